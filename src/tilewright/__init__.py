@@ -1,0 +1,57 @@
+"""A GEMM on a GPU from naive to past cuBLAS, with the arithmetic beside every number.
+
+The names below are loaded when first used: ``import tilewright`` touches no driver, no compiler and not even NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from tilewright.dtypes import BF16 as BF16
+    from tilewright.dtypes import FP16 as FP16
+    from tilewright.dtypes import FP32 as FP32
+    from tilewright.dtypes import DType as DType
+    from tilewright.errors import CompileError as CompileError
+    from tilewright.errors import EmulatorFault as EmulatorFault
+    from tilewright.errors import LaunchError as LaunchError
+    from tilewright.errors import TilewrightError as TilewrightError
+    from tilewright.errors import UnavailableError as UnavailableError
+    from tilewright.errors import UsageError as UsageError
+    from tilewright.errors import VerifyError as VerifyError
+    from tilewright.gpu import GpuSpec as GpuSpec
+    from tilewright.gpu import get_gpu as get_gpu
+    from tilewright.gpu import known_gpus as known_gpus
+    from tilewright.gpu import query_gpu as query_gpu
+    from tilewright.plan import Plan as Plan
+    from tilewright.problem import Problem as Problem
+
+# Where each public name lives; the same names as above, which only type checkers read.
+_HOMES = {
+    "dtypes": ("BF16", "FP16", "FP32", "DType"),
+    "errors": (
+        "CompileError", "EmulatorFault", "LaunchError", "TilewrightError", "UnavailableError", "UsageError",
+        "VerifyError",
+    ),
+    "gpu": ("GpuSpec", "get_gpu", "known_gpus", "query_gpu"),
+    "plan": ("Plan",),
+    "problem": ("Problem",),
+}  # fmt: skip
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604 - the names are those of the table above
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value  # the next use does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})
