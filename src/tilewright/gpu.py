@@ -1,0 +1,208 @@
+"""What runs it: the constants of a GPU, each with its source, and a query of the GPU that is present."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from tilewright.errors import UnavailableError, UsageError
+
+_DATASHEET_H100 = "NVIDIA H100 Tensor Core GPU datasheet, H100 SXM column"
+_DATASHEET_H200 = "NVIDIA H200 Tensor Core GPU datasheet, H200 SXM column"
+_WHITEPAPER = "NVIDIA H100 Tensor Core GPU Architecture whitepaper, table of H100 SXM5 specifications"
+_SPECIFICATIONS = "CUDA C++ Programming Guide, technical specifications per compute capability"
+_SPECIFICATIONS_9_0 = f"{_SPECIFICATIONS}, 9.0"
+_DEVICE = "reported by the device"
+# The guide's section on shared memory: 32 banks, each 32 bits wide per clock.
+_BANKS = "CUDA C++ Programming Guide, shared memory: 32 banks x 4 B per clock"
+_FMA_LANES = "CUDA C++ Programming Guide, arithmetic throughput: 32-bit fma results per clock per SM"
+_COMPUTED = "computed from what the device reports"
+
+
+@dataclass(frozen=True)
+class GpuSpec:
+    """The constants of one GPU that the arithmetic needs.
+
+    ``key`` is the short name that ``get_gpu`` takes, None for a device the tables do not know. Clocks are
+    in MHz, rates in TFLOPS (1e12 operations a second, dense) and bytes a second, sizes in bytes.
+    ``bf16_tensor_tflops`` holds for fp16 too, and is None where no source gives it. ``sources`` says, by
+    field name, where each constant comes from.
+    """
+
+    name: str
+    key: str | None
+    compute_capability: tuple[int, int]
+    sm_count: int
+    boost_clock_mhz: float
+    fp32_tflops: float
+    bf16_tensor_tflops: float | None
+    hbm_bytes_per_s: float
+    l2_bytes: int
+    shared_bytes_per_block: int
+    shared_bytes_per_sm: int
+    shared_bytes_per_clock: int
+    registers_per_sm: int
+    max_registers_per_thread: int
+    max_threads_per_sm: int
+    fp32_fma_per_clock: int
+    sources: Mapping[str, str] = field(repr=False, compare=False)
+
+
+_HOPPER: dict[str, Any] = {
+    "compute_capability": (9, 0),
+    "sm_count": 132,
+    "boost_clock_mhz": 1980.0,
+    "fp32_tflops": 67.0,
+    "bf16_tensor_tflops": 989.4,
+    "shared_bytes_per_block": 227 * 1024,
+    "shared_bytes_per_sm": 228 * 1024,
+    "shared_bytes_per_clock": 128,
+    "registers_per_sm": 65536,
+    "max_registers_per_thread": 255,
+    "max_threads_per_sm": 2048,
+    "fp32_fma_per_clock": 128,
+}
+
+
+def _hopper_sources(datasheet: str, l2: str) -> Mapping[str, str]:
+    return MappingProxyType(
+        {
+            "compute_capability": _SPECIFICATIONS_9_0,
+            "sm_count": _WHITEPAPER,
+            "boost_clock_mhz": f"{_WHITEPAPER}: 1980 MHz for fp32, 1830 MHz for tensor-core work",
+            "fp32_tflops": f"{datasheet}; 132 SMs x 128 FMAs x 2 x 1.98 GHz = 66.9",
+            "bf16_tensor_tflops": f"{datasheet}: 1,979 with sparsity, half of it dense; "
+            "132 SMs x 4096 FLOP/clk x 1.83 GHz = 989.4",
+            "hbm_bytes_per_s": datasheet,
+            "l2_bytes": l2,
+            "shared_bytes_per_block": f"{_SPECIFICATIONS_9_0}: 227 KB",
+            "shared_bytes_per_sm": f"{_SPECIFICATIONS_9_0}: 228 KB",
+            "shared_bytes_per_clock": _BANKS,
+            "registers_per_sm": _SPECIFICATIONS_9_0,
+            "max_registers_per_thread": _SPECIFICATIONS_9_0,
+            "max_threads_per_sm": _SPECIFICATIONS_9_0,
+            "fp32_fma_per_clock": _FMA_LANES,
+        }
+    )
+
+
+_KNOWN = {
+    spec.key: spec
+    for spec in (
+        GpuSpec(
+            name="H100 SXM",
+            key="h100",
+            hbm_bytes_per_s=3.35e12,
+            l2_bytes=50 * 2**20,
+            sources=_hopper_sources(_DATASHEET_H100, _WHITEPAPER),
+            **_HOPPER,
+        ),
+        GpuSpec(
+            name="H200 SXM",
+            key="h200",
+            hbm_bytes_per_s=4.8e12,
+            l2_bytes=60 * 2**20,
+            sources=_hopper_sources(_DATASHEET_H200, _DEVICE),
+            **_HOPPER,
+        ),
+    )
+}
+
+# The names these boards report. An exact match on purpose: the PCIe and NVL boards of the same family
+# ("NVIDIA H100 PCIe", "NVIDIA H200 NVL") have other clocks, SM counts and memories.
+_DEVICE_NAMES = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200"}
+
+# fp32 FMA lanes per SM by compute capability (source: _FMA_LANES). 128 where not listed: every
+# architecture since 8.6 but these has 128.
+_FMA_LANES_OF = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+
+
+def known_gpus() -> tuple[str, ...]:
+    """The keys ``get_gpu`` accepts."""
+    return tuple(key for key in _KNOWN if key is not None)
+
+
+def get_gpu(name: str) -> GpuSpec:
+    """Look up a GPU by key (``"h200"``) or name (``"H200 SXM"``, ``"NVIDIA H200"``), in any case.
+
+    Raises ``UsageError`` listing the known ones.
+    """
+    wanted = name.strip().lower()
+    for key, spec in _KNOWN.items():
+        reported = [board.lower() for board, board_key in _DEVICE_NAMES.items() if board_key == key]
+        if wanted in (key, spec.name.lower(), *reported):
+            return spec
+    listed = ", ".join(f"{key} ({spec.name})" for key, spec in _KNOWN.items())
+    raise UsageError(f"GPU {name!r} is not one of {listed}")
+
+
+def query_gpu(ordinal: int = 0) -> GpuSpec:
+    """Describe the GPU that is present, through ``cuda.core``.
+
+    A board whose name is known gets that entry with SM count, clock and L2 size as the device reports them
+    (a partitioned or clock-limited board differs from its datasheet). For another the peaks are computed
+    from what the device reports: ``fp32_tflops`` = SMs x FMA lanes x 2 x clock, ``hbm_bytes_per_s`` = 2
+    (double data rate) x memory clock x bus width / 8; its ``key`` and ``bf16_tensor_tflops`` are None.
+
+    Raises ``UnavailableError`` when the package, the driver or the GPU is missing.
+    """
+    try:
+        from cuda.core import Device
+    except ImportError as error:
+        raise UnavailableError(
+            "no GPU can be queried: the package cuda-core is missing (pip install 'tilewright[cuda13]')"
+        ) from error
+    try:
+        # Not set_current(): asking for properties must not create a context.
+        device = Device(ordinal)
+        return _from_properties(device.name, device.properties)
+    except Exception as error:  # cuda.core raises RuntimeError, CUDAError or ValueError, by what is missing
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UnavailableError(f"no NVIDIA GPU number {ordinal} can be used here: {reason}") from error
+
+
+def _from_properties(name: str, properties: Any) -> GpuSpec:
+    capability = (properties.compute_capability_major, properties.compute_capability_minor)
+    clock_mhz = properties.clock_rate / 1e3  # the driver reports kHz
+    reported: dict[str, Any] = {
+        "sm_count": properties.multiprocessor_count,
+        "boost_clock_mhz": clock_mhz,
+        "l2_bytes": properties.l2_cache_size,
+    }
+    key = _DEVICE_NAMES.get(name)
+    if key is not None:
+        known = _KNOWN[key]
+        sources = dict(known.sources) | dict.fromkeys(reported, _DEVICE)
+        return replace(known, **reported, sources=MappingProxyType(sources))
+
+    lanes = _FMA_LANES_OF.get(capability, 128)
+    reported |= {
+        "compute_capability": capability,
+        "shared_bytes_per_block": properties.max_shared_memory_per_block_optin,
+        "shared_bytes_per_sm": properties.max_shared_memory_per_multiprocessor,
+        "registers_per_sm": properties.max_registers_per_multiprocessor,
+        "max_threads_per_sm": properties.max_threads_per_multiprocessor,
+    }
+    computed: dict[str, Any] = {
+        "fp32_tflops": reported["sm_count"] * lanes * 2 * clock_mhz * 1e6 / 1e12,
+        "hbm_bytes_per_s": 2 * properties.memory_clock_rate * 1e3 * properties.global_memory_bus_width / 8,
+    }
+    sources = dict.fromkeys(reported, _DEVICE) | dict.fromkeys(computed, _COMPUTED)
+    sources |= {
+        "shared_bytes_per_clock": _BANKS,
+        "max_registers_per_thread": _SPECIFICATIONS,
+        "fp32_fma_per_clock": _FMA_LANES,
+    }
+    return GpuSpec(
+        name=name,
+        key=None,
+        bf16_tensor_tflops=None,
+        shared_bytes_per_clock=128,
+        max_registers_per_thread=255,
+        fp32_fma_per_clock=lanes,
+        sources=MappingProxyType(sources),
+        **reported,
+        **computed,
+    )

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import problems
+
+from tilewright.dtypes import BF16, FP16, FP32
+from tilewright.errors import UsageError
+from tilewright.gpu import get_gpu
+from tilewright.problem import Problem
+from tilewright.roofline import (
+    bottleneck,
+    bound,
+    flops,
+    minimum_traffic,
+    number,
+    peak_tflops,
+    problem_intensity,
+    ridge,
+    roof_of,
+    shared_load_bytes_per_mac,
+    shared_port_demand,
+    tile_intensity,
+    tiled_traffic,
+)
+
+H200 = get_gpu("h200")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (16384, "16,384"), (0.25, "0.25"), (295.343, "295.3"), (1365.333, "1,365.33"), (1.5e-7, "1.5e-07")],
+)
+def test_numbers_as_text(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_roofs() -> None:
+    assert [roof_of(dtype) for dtype in (FP32, BF16, FP16)] == ["fp32"] * 3
+    assert roof_of(FP16, tensor_cores=True) == roof_of(BF16, tensor_cores=True) == "bf16_tensor"
+    with pytest.raises(UsageError, match="dtype fp32 has no tensor-core roof"):
+        roof_of(FP32, tensor_cores=True)
+    with pytest.raises(UsageError, match="roof 'fp64' is not one of fp32, bf16_tensor"):
+        peak_tflops(H200, "fp64")  # type: ignore[arg-type]
+
+
+def test_a_derived_number_is_a_number_with_its_formula() -> None:
+    derived = ridge(H200, "fp32")
+    assert float(derived) == derived.value
+    assert str(derived) == derived.formula == "67 TFLOPS / 4.8 TB/s = 13.96 FLOP/B"
+
+
+def test_bound_names_the_least_limit() -> None:
+    peak = bound(H200, "fp32")
+    assert (peak.limit_tflops, peak.limited_by, peak.formula) == (
+        67.0,
+        "FP32 issue",
+        "peak 67 = 67 TFLOPS: FP32 issue",
+    )
+    tile = bound(H200, "fp32", intensity=32, shared_bytes_per_mac=8)
+    assert tile.formula == (
+        "min(peak 67, 32 FLOP/B x 4.8 TB/s = 153.6, 67 x 128 / 1,024 B/clk/SM = 8.375) "
+        "= 8.375 TFLOPS: shared-memory port"
+    )
+    assert bound(H200, "fp32", intensity=4).limited_by == "HBM bandwidth"
+    assert bound(H200, "fp32", intensity=0).limit_tflops == 0
+
+
+def test_a_narrow_load_takes_a_whole_lane() -> None:
+    # bf16 values loaded one by one move half the bytes in as many wavefronts as fp32 does.
+    assert shared_port_demand(4, H200, load_bytes=2).value == shared_port_demand(8, H200).value == 1024
+    assert shared_port_demand(0.5, H200, load_bytes=16).value == 64
+    assert bottleneck(64, 4, 2, H200) == (
+        "shared-memory port: 8 B/MAC (a 2-byte load takes a 4-byte lane) against 1 B/MAC"
+    )
+    assert bottleneck(64, 0.5, 2, H200, load_bytes=16).startswith("FP32 issue: the shared-memory port carries 64")
+
+
+def test_a_tile_too_small_for_memory() -> None:
+    assert bottleneck(4, 1, 4, H200) == "L2 and HBM bandwidth: 4 FLOP/B against a ridge of 14 FLOP/B"
+    # The port is the worse of the two, although the tile is below the ridge.
+    assert bottleneck(4, 8, 4, H200).startswith("shared-memory port")
+    assert bottleneck(math.inf, None, 4, H200) == "FP32 issue"
+
+
+@given(problems())
+def test_whole_problem(problem: Problem) -> None:
+    assert flops(problem).value == problem.flops
+    assert minimum_traffic(problem).value == problem.bytes_moved
+    intensity = problem_intensity(problem)
+    assert (intensity and intensity.value) == problem.intensity
+
+
+@given(*[st.sampled_from([8, 16, 64, 128, 256])] * 2, st.sampled_from([2, 4]))
+def test_tiles_that_cover_a_problem_reach_the_tile_intensity(bm: int, bn: int, itemsize: int) -> None:
+    problem = Problem(512, 1024, 96, {2: "bf16", 4: "fp32"}[itemsize])
+    assert problem.flops / tiled_traffic(problem, bm, bn).value == pytest.approx(tile_intensity(bm, bn, itemsize).value)
+
+
+@given(st.integers(1, 32), st.integers(1, 32))
+def test_growing_a_micro_tile_never_adds_traffic(tm: int, tn: int) -> None:
+    here = shared_load_bytes_per_mac(tm, tn, 4).value
+    assert shared_load_bytes_per_mac(tm + 1, tn, 4).value < here
+    assert shared_load_bytes_per_mac(tn, tm, 4).value == here
