@@ -1,0 +1,95 @@
+"""What a place that runs kernels can do: the emulator and CUDA behind one protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.source import KernelSource
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A row-major matrix in a backend's memory.
+
+    Element ``(i, j)`` lies at ``pointer + (i * ld + j) * dtype.itemsize``; ``ld`` counts elements.
+    ``owner`` keeps the memory alive.
+    """
+
+    pointer: int
+    rows: int
+    cols: int
+    ld: int
+    dtype: DType
+    owner: Any = field(repr=False, compare=False)
+
+    @property
+    def aligned16(self) -> bool:
+        """Whether every row starts on a 16-byte boundary, as 16-byte accesses need."""
+        return self.pointer % 16 == 0 and (self.ld * self.dtype.itemsize % 16 == 0 or self.rows <= 1)
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What runs the kernels: ``key`` names a known ``GpuSpec`` or is None."""
+
+    name: str
+    key: str | None
+    details: Mapping[str, Any]
+
+
+class Kernel(Protocol):
+    """A compiled kernel of some backend."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Backend(Protocol):
+    """Compile and run kernels on one device, over matrices in its memory."""
+
+    name: str
+
+    def device(self) -> DeviceInfo:
+        """Describe the device."""
+        ...
+
+    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None) -> Matrix:
+        """Copy a 2-D array in; columns beyond ``array.shape[1]`` up to ``ld`` are filled with NaN."""
+        ...
+
+    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None) -> Matrix:
+        """Allocate a matrix poisoned with NaN, its padding too."""
+        ...
+
+    def download(self, matrix: Matrix) -> np.ndarray[Any, Any]:
+        """Copy a matrix out as ``(rows, cols)``, waiting for the kernels before it."""
+        ...
+
+    def padding_intact(self, matrix: Matrix) -> bool:
+        """Whether the columns from ``cols`` to ``ld`` still hold the poison they were given."""
+        ...
+
+    def compile(self, source: KernelSource) -> Kernel:
+        """Compile, or find in the cache. Raises ``CompileError`` or ``UnavailableError``."""
+        ...
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: Dim3,
+        block: Dim3,
+        args: Sequence[Any],
+        shared_bytes: int,
+        *,
+        cluster: int = 1,
+        stream: Any = None,
+    ) -> None:
+        """Run a kernel. ``args`` are NumPy scalars, packed by their type, and matrices, packed as pointers."""
+        ...

@@ -1,0 +1,47 @@
+// A thread's TM x TN block of C: its fragments of A and B, its multiply-adds, and its way to C.
+#pragma once
+#include <tw/math.cuh>
+#include <tw/memory.cuh>
+#include <tw/row.cuh>
+#include <tw/types.cuh>
+namespace tw {
+// COUNT elements in groups of WIDTH, each group one access and STRIDE elements from the next, converted on the way.
+template <int WIDTH, int STRIDE, int COUNT, class T>
+__device__ __forceinline__ void load_fragment(float (&out)[COUNT], const T* first) {
+#pragma unroll
+  for (int g = 0; g < COUNT / WIDTH; ++g) widen(out + g * WIDTH, load<WIDTH>(first + g * STRIDE));
+}
+
+// acc += a b, row by row, back and forth: each multiply-add shares an operand with the one before it, which then comes
+// from the operand reuse cache instead of the register file.
+template <int TM, int TN>
+__device__ __forceinline__ void multiply(float (&acc)[TM][TN], const float (&a)[TM], const float (&b)[TN]) {
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int step = 0; step < TN; ++step) {
+      const int j = i % 2 ? TN - 1 - step : step;
+      acc[i][j] = ffma(a[i], b[j], acc[i][j]);
+    }
+}
+
+// The block to C, its first element at (row, col): rows in groups of 4, ROW_STRIDE apart, columns in groups of V
+// elements (16 bytes), COL_STRIDE apart. What lies outside m x n is left out.
+template <int ROW_STRIDE, int COL_STRIDE, class T, int TM, int TN>
+__device__ __forceinline__ void store_block(T* c, i64 ldc, int row, int col, int m, int n, const float (&acc)[TM][TN],
+                                            bool aligned) {
+  constexpr int V = 16 / sizeof(T);
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    const int r = row + i / 4 * ROW_STRIDE + i % 4;
+    if (r >= m) continue;
+#pragma unroll
+    for (int g = 0; g < TN / V; ++g) {
+      Vec<T, V> v;
+#pragma unroll
+      for (int e = 0; e < V; ++e) v[e] = from_float<T>(acc[i][g * V + e]);
+      store_row<V>(c + r * ldc, col + g * COL_STRIDE, n, v, aligned);
+    }
+  }
+}
+}  // namespace tw

@@ -1,0 +1,31 @@
+"""What the arithmetic says of a rung's plan before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright import roofline
+from tilewright.gpu import GpuSpec
+from tilewright.plan import Plan
+
+
+def derived(plan: Plan, gpu: GpuSpec) -> dict[str, Any]:
+    """FLOP per byte requested from global memory, shared bytes a MAC, and the bottleneck in words on ``gpu``.
+
+    ``formula`` is the arithmetic as text.
+    """
+    itemsize = plan.dtype.itemsize
+    if plan.stages == 0:
+        intensity, shared = roofline.naive_intensity(itemsize), None
+    else:
+        intensity = roofline.tile_intensity(plan.bm, plan.bn, itemsize)
+        shared = roofline.shared_load_bytes_per_mac(plan.tm or 1, plan.tn or 1, itemsize)
+    wide = 16 if plan.tm else itemsize
+    return {
+        "flop_per_byte": intensity.value,
+        "shared_load_bytes_per_mac": 0.0 if shared is None else shared.value,
+        "bottleneck": roofline.bottleneck(
+            intensity.value, None if shared is None else shared.value, itemsize, gpu, load_bytes=wide
+        ),
+        "formula": "; ".join(str(part) for part in (intensity, shared) if part is not None),
+    }

@@ -1,0 +1,126 @@
+"""The ladder: each rung's kernel file, its one idea, and the plan it runs with by default.
+
+What a rung is called and what it is about stands in the front matter of its kernel file, nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tilewright.dtypes import BF16, FP32, DType
+from tilewright.errors import UsageError
+from tilewright.plan import Plan
+from tilewright.source import CUDA_ROOT, KernelSource, Target, flatten
+
+_FRONT = re.compile(r"^// (\w+): (.*)$")
+_SIMT_DTYPES = (FP32, BF16)
+
+# What the plans of a rung have in common, then what differs by dtype. Rungs 1 to 3 share one tile, so that each shows
+# its idea alone; rung 4's tile is the fastest of those measured (docs/notebook/).
+_TILE = {"bm": 128, "bn": 128, "bk": 32}
+_BLOCKED = {**_TILE, "threads": 256, "tm": 8, "tn": 8, "stages": 1, "pad": 4, "blocks_per_sm": 2}
+_PLANS: Mapping[int, Mapping[str, Any]] = {
+    0: {"bm": 8, "bn": 32, "bk": 1, "threads": 256},
+    1: {**_TILE, "threads": 1024, "stages": 1},
+    2: _BLOCKED,
+    3: _BLOCKED,
+    4: {
+        "bm": 128, "bn": 256, "bk": 16, "threads": 256, "tm": 16, "tn": 8, "warps_m": 2, "warps_n": 4,
+        "stages": 2, "pad": 4,
+    },
+}  # fmt: skip
+_COUNTER_EXAMPLES: Mapping[int, tuple[tuple[str, str, tuple[DType, ...], Mapping[str, Any]], ...]] = {
+    0: (("swapped", "threadIdx.x walks the rows of C", _SIMT_DTYPES, {"swapped": True, "bm": 32, "bn": 8}),),
+    2: (("adjacent", "a thread's 8 columns are adjacent: tx * 8 + j", (FP32,), {"interleaved": False}),),
+}
+
+
+@dataclass(frozen=True)
+class CounterExample:
+    """A mistake shown beside a rung: the same kernel with one plan value changed."""
+
+    name: str
+    title: str
+    dtypes: tuple[DType, ...]
+    changes: Mapping[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of the ladder."""
+
+    number: int
+    name: str
+    title: str
+    idea: str
+    path: Path
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """The element types it runs for."""
+        return _SIMT_DTYPES
+
+    @property
+    def counter_examples(self) -> tuple[CounterExample, ...]:
+        """The mistakes it is shown beside."""
+        return tuple(CounterExample(*row) for row in _COUNTER_EXAMPLES.get(self.number, ()))
+
+    def plan(self, dtype: DType, *, aligned: bool = True) -> Plan:
+        """The default plan. Raises ``UsageError`` for a dtype that the rung does not run."""
+        if dtype not in self.dtypes:
+            known = ", ".join(d.name for d in self.dtypes)
+            raise UsageError(f"rung {self.number} ({self.name}) runs {known}, not {dtype.name}")
+        return Plan(rung=self.number, dtype=dtype, aligned=aligned, **_PLANS[self.number])
+
+    def source(self, plan: Plan, target: Target, arch: str | None = None) -> KernelSource:
+        """The flat text of this rung with ``plan`` in front, for the GPU (``arch``) or the host."""
+        return KernelSource(self.path.stem, flatten(self.path, target, plan.header()), target, arch)
+
+
+@cache
+def rungs() -> Mapping[int, Rung]:
+    """All rungs by number, in order."""
+    found = [_read(path) for path in sorted((CUDA_ROOT / "rungs").glob("[0-9][0-9]_*.cu"))]
+    return {r.number: r for r in found}
+
+
+def rung(number: int) -> Rung:
+    """One rung. Raises ``UsageError`` listing the rungs there are."""
+    try:
+        return rungs()[number]
+    except KeyError:
+        raise UsageError(f"rung {number} does not exist; the ladder has {', '.join(map(str, rungs()))}") from None
+
+
+def parse_rungs(text: str) -> list[Rung]:
+    """Rungs named as ``"0-4"``, ``"2"`` or ``"0,2,4"``. Raises ``UsageError`` on anything else."""
+    chosen: dict[int, Rung] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise UsageError(f"rungs {text!r} is not of the form 0-4, 2 or 0,2,4")
+        first, last = int(match[1]), int(match[2] or match[1])
+        chosen[last] = rung(last)  # raises for a rung beyond the ladder before the range is walked
+        chosen.update((number, rung(number)) for number in range(first, last))
+    return [chosen[number] for number in sorted(chosen)]
+
+
+def front_matter(path: Path) -> dict[str, str]:
+    """The ``// key: value`` lines at the head of a kernel file."""
+    found: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        match = _FRONT.match(line)
+        if match is None:
+            break
+        found[match[1]] = match[2].strip()
+    return found
+
+
+def _read(path: Path) -> Rung:
+    front = front_matter(path)
+    return Rung(int(front["rung"]), front["name"], front["title"], front["idea"], path)
