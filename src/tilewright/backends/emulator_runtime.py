@@ -1,0 +1,248 @@
+"""The emulator's C++ runtime as seen from Python: its structs, a launch, and memory with guarded edges."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.backends.base import Dim3, Matrix
+from tilewright.errors import EmulatorFault, UsageError
+
+Policy = Literal["eager", "lazy", "random"]
+POLICIES: tuple[Policy, ...] = ("eager", "lazy", "random")  # in the order of AsyncPolicy in cp_async.hpp
+
+MAX_THREADS_PER_BLOCK = 1024  # as in runtime.hpp
+MAX_SHARED_BYTES = 227 << 10
+MAX_CLUSTER = 8
+_SLOT = 64  # tensor maps are copied with aligned vector moves
+
+
+class Buffer(ctypes.Structure):
+    """``tw::Buffer``: a matrix argument."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in ("base", "row_bytes", "pitch", "rows", "element_bytes")]
+
+
+class _Request(ctypes.Structure):
+    """``tw::LaunchRequest``."""
+
+    _fields_ = [
+        ("thunk", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
+        ("arguments_begin", ctypes.c_uint64),
+        ("arguments_bytes", ctypes.c_uint64),
+        ("observer", ctypes.c_char_p),
+        ("block_ids", ctypes.POINTER(ctypes.c_uint64)),
+        ("block_id_count", ctypes.c_uint64),
+        ("buffers", ctypes.POINTER(Buffer)),
+        ("seed", ctypes.c_uint64),
+        ("buffer_count", ctypes.c_uint32),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("cluster_blocks", ctypes.c_uint32),
+        ("shared_bytes", ctypes.c_uint32),
+        ("policy", ctypes.c_uint32),
+        ("interrupts", ctypes.c_uint32),
+    ]
+
+
+class _Result(ctypes.Structure):
+    """``tw::LaunchResult``."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("blocks", "switches", "fmas", "early_exits")),
+        ("kind", ctypes.c_char * 32),
+        ("report", ctypes.c_char * 8192),
+    ]
+
+
+class _Allocation(ctypes.Structure):
+    """``tw::Allocation``."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in ("address", "mapping", "mapping_bytes")]
+
+
+@dataclass(frozen=True)
+class LaunchStats:
+    """What a launch did: blocks run, fiber switches, multiply-adds counted (instrumented builds) and its time."""
+
+    blocks: int
+    switches: int
+    fmas: int
+    seconds: float
+
+
+class GuardedMemory:
+    """``nbytes`` of memory poisoned with NaN, its end against a page that faults; freed with this object."""
+
+    def __init__(self, runtime: ctypes.CDLL, nbytes: int) -> None:
+        allocation = _Allocation()
+        if runtime.tw_allocate(ctypes.c_uint64(nbytes), ctypes.byref(allocation)) != 0:
+            raise MemoryError(f"the system has no {nbytes} bytes for a matrix")
+        self.address: int = allocation.address
+        self.nbytes = nbytes
+        mapping, mapping_bytes = (
+            ctypes.c_uint64(allocation.mapping),
+            ctypes.c_uint64(allocation.mapping_bytes),
+        )
+        weakref.finalize(self, runtime.tw_free, mapping, mapping_bytes)
+
+    def bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The memory itself, not a copy. Valid while this object lives."""
+        if self.nbytes == 0:
+            return np.empty(0, np.uint8)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.address))
+
+
+class Arguments:
+    """A kernel's arguments as ``cuLaunchKernel`` takes them: an array of pointers to values.
+
+    NumPy scalars are packed by their type, matrices as pointers, ``bytes`` as they are. Raises ``UsageError`` for
+    anything else: a Python ``int`` has no size.
+    """
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        values = [self._pack(number, arg) for number, arg in enumerate(args)]
+        sizes = [_round_up(len(v)) for v in values]
+        table = _round_up(8 * len(values))
+        self.nbytes = table + sum(sizes)
+        self._storage = (ctypes.c_uint8 * (self.nbytes + _SLOT))()
+        self.address = _round_up(ctypes.addressof(self._storage))
+        at = self.address + table
+        for number, (value, size) in enumerate(zip(values, sizes, strict=True)):
+            ctypes.memmove(at, value, len(value))
+            ctypes.c_uint64.from_address(self.address + 8 * number).value = at
+            at += size
+
+    @staticmethod
+    def _pack(number: int, arg: Any) -> bytes:
+        if isinstance(arg, Matrix):
+            return arg.pointer.to_bytes(8, "little")
+        if isinstance(arg, np.generic):
+            return arg.tobytes()
+        if isinstance(arg, bytes):
+            return arg
+        raise UsageError(f"kernel argument {number} is {arg!r}; NumPy scalars, matrices and bytes can be passed")
+
+
+def _round_up(size: int) -> int:
+    return -(-size // _SLOT) * _SLOT
+
+
+def buffers(args: Sequence[Any]) -> list[Buffer]:
+    """The matrices among a kernel's arguments, in their order."""
+    matrices = [arg for arg in args if isinstance(arg, Matrix)]
+    sizes = [m.dtype.itemsize for m in matrices]
+    return [Buffer(m.pointer, m.cols * s, m.ld * s, m.rows, s) for m, s in zip(matrices, sizes, strict=True)]
+
+
+def launch(
+    runtime: ctypes.CDLL,
+    thunk: int,
+    grid: Dim3,
+    block: Dim3,
+    args: Sequence[Any],
+    shared_bytes: int,
+    *,
+    cluster: int,
+    policy: Policy,
+    seed: int,
+    blocks: Sequence[int] | None,
+    observer: str | None,
+) -> LaunchStats:
+    """Run a kernel to its end. One launch runs at a time in a process; others wait.
+
+    ``blocks`` names the blocks to run (all when None); blocks of a cluster run together, so that naming one runs its
+    cluster. Raises ``EmulatorFault``; Ctrl-C ends a launch of the main thread as Python's own handler has it.
+    """
+    _check_shape(grid, block, shared_bytes, cluster, blocks)
+    packed, matrices = Arguments(args), buffers(args)
+    request = _Request(thunk, packed.address, packed.address, packed.nbytes)
+    request.observer = observer.encode() if observer else None
+    if blocks is not None:
+        request.block_ids = (ctypes.c_uint64 * len(blocks))(*blocks)
+        request.block_id_count = len(blocks)
+    request.buffers = (Buffer * len(matrices))(*matrices)
+    request.buffer_count = len(matrices)
+    request.seed = seed % 2**64
+    request.grid = (ctypes.c_uint32 * 3)(*grid)
+    request.block = (ctypes.c_uint32 * 3)(*block)
+    request.cluster_blocks, request.shared_bytes = cluster, shared_bytes
+    request.policy = POLICIES.index(policy)
+    result = _Result()
+    with _launch_lock:
+        request.interrupts = _handles_interrupts()
+        _running.append(runtime)
+        try:
+            start = time.perf_counter()
+            runtime.tw_launch(ctypes.byref(request), ctypes.byref(result))
+            seconds = time.perf_counter() - start
+        finally:
+            _running.clear()
+    _raise_fault(result.kind.decode(), result.report.decode(errors="replace"))
+    if result.early_exits:
+        warnings.warn(
+            f"__syncthreads was passed {result.early_exits} times after threads of the block had returned; a GPU does "
+            "not promise that this works",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return LaunchStats(result.blocks, result.switches, result.fmas, seconds)
+
+
+def _check_shape(grid: Dim3, block: Dim3, shared_bytes: int, cluster: int, blocks: Sequence[int] | None) -> None:
+    limits = (2**31 - 1, 65535, 65535)  # CUDA C++ Programming Guide, "Compute Capabilities"
+    if any(not 1 <= extent <= limit for extent, limit in zip(grid, limits, strict=True)):
+        raise UsageError(f"grid is {grid}; from 1 to {limits} blocks are possible")
+    threads = block[0] * block[1] * block[2]
+    if min(block) < 1 or block[2] > 64 or threads > MAX_THREADS_PER_BLOCK:
+        raise UsageError(
+            f"block is {block}; 1 to {MAX_THREADS_PER_BLOCK} threads are possible, at most 64 of them in z"
+        )
+    if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
+        raise UsageError(f"shared_bytes is {shared_bytes}; 0 to {MAX_SHARED_BYTES} are possible")
+    if not 1 <= cluster <= MAX_CLUSTER or grid[0] % cluster:
+        raise UsageError(f"cluster is {cluster}; it must divide the {grid[0]} blocks in x and be at most {MAX_CLUSTER}")
+    count = grid[0] * grid[1] * grid[2]
+    if blocks is not None and not all(0 <= b < count for b in blocks):
+        raise UsageError(f"blocks is {list(blocks)}; the grid has blocks 0 to {count - 1}")
+
+
+def _handles_interrupts() -> bool:
+    """Whether Ctrl-C would reach a Python handler in this thread."""
+    return threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
+
+
+def _raise_fault(kind: str, report: str) -> None:
+    if kind == "interrupted":
+        signal.raise_signal(signal.SIGINT)  # to the handler that was in place: most raise KeyboardInterrupt
+    if kind == "memory":
+        raise MemoryError(report)
+    if kind:
+        raise EmulatorFault(kind, report)
+
+
+_launch_lock = threading.Lock()
+_running: list[ctypes.CDLL] = []  # the runtime inside tw_launch, if any
+
+
+def _after_fork() -> None:
+    """In a child that was forked while another thread ran a kernel: that launch is not the child's."""
+    global _launch_lock
+    _launch_lock = threading.Lock()
+    for runtime in _running:
+        runtime.tw_after_fork()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

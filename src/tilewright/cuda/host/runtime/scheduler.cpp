@@ -1,0 +1,79 @@
+// See scheduler.hpp.
+#include "scheduler.hpp"
+#include "context.hpp"
+#include "cp_async.hpp"
+#include "launch.hpp"
+
+tw::Context* tw_current;
+
+namespace tw {
+Cluster g_cluster;
+Counts g_counts;
+
+namespace {
+void* g_runner;  // the context that called run_cluster
+void* g_left_behind;
+
+Fiber* take(Warp& warp, u32 candidates) {
+  const u32 lane = u32(__builtin_ctz(candidates));
+  warp.ready &= ~(1u << lane);
+  return warp.fibers[lane];
+}
+
+[[gnu::noinline]] Fiber* from_next_warp(u32 index) {
+  for (u32 tried = 0; tried < g_cluster.warp_count; ++tried) {
+    if (++index == g_cluster.warp_count) index = 0;
+    Warp& other = g_cluster.warps[index];
+    if (other.ready) return take(other, other.ready);
+  }
+  return nullptr;  // work that is done as late as possible (lazy TMA) would be done here
+}
+
+[[gnu::always_inline]] inline Fiber* after(const Fiber& last) {
+  Warp& warp = *last.warp;
+  if (!warp.ready) return from_next_warp(warp.index);
+  const u32 above = warp.ready & ~((2u << last.lane) - 1);
+  return take(warp, above ? above : warp.ready);
+}
+
+[[gnu::always_inline]] inline void switch_to_next(Fiber& from) {
+  poll_interrupts();
+  Fiber* next = after(from);
+  if (__builtin_expect(next == nullptr, 0)) report_deadlock();
+  if (next == &from) return;
+  ++g_counts.switches;
+  copies_progress(*next);
+  tw_current = next;
+  tw_context_switch(&from.stack_pointer, next->stack_pointer);
+}
+}  // namespace
+
+void suspend(const char* waiting) {
+  Fiber& fiber = *current_fiber();
+  fiber.waiting = waiting;
+  copies_progress(fiber);
+  switch_to_next(fiber);
+}
+
+void fiber_main() {
+  call_kernel();
+  Fiber& fiber = *current_fiber();
+  check_copies_at_exit(fiber);
+  if (g_observer) g_observer->thread_exit(&fiber);
+  fiber.waiting = "exited";
+  fiber.warp->alive &= ~(1u << fiber.lane);
+  --fiber.owner->alive;
+  meeting_after_exit(*fiber.warp);
+  barriers_after_exit(*fiber.owner);
+  if (--g_cluster.alive == 0) tw_context_switch(&g_left_behind, g_runner);
+  switch_to_next(fiber);
+  __builtin_unreachable();
+}
+
+void run_cluster() {
+  Warp& first = g_cluster.warps[0];
+  tw_current = take(first, 1);
+  tw_context_switch(&g_runner, current_fiber()->stack_pointer);
+  tw_current = nullptr;
+}
+}  // namespace tw
