@@ -1,0 +1,98 @@
+"""Times launches on one GPU: CUDA graphs where they can be captured, CUDA events around their replays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.backends.cuda import CudaBackend
+from tilewright.backends.cuda_errors import driver_errors
+from tilewright.measure import Launch
+
+POLL_S = 0.005  # between two looks at a running slot; NVML refreshes its readings more slowly than that
+
+
+@dataclass
+class Prepared:
+    """Launches that can be started again and again. ``method`` is ``graph`` or ``launches``."""
+
+    launches: int
+    method: str
+    replay: Callable[[], None] = field(repr=False)
+    note: str = ""  # why there is no graph
+    keep: Any = field(default=None, repr=False)  # a graph holds no reference to the memory its kernels use
+
+
+class CudaTimer:
+    """The clock of ``measure.measure`` on a GPU; everything runs on the backend's stream."""
+
+    def __init__(self, backend: CudaBackend) -> None:
+        from cuda.core import EventOptions
+
+        self.backend = backend
+        self.stream = backend.stream
+        with backend.current() as device, driver_errors("creating events"):
+            options = EventOptions(timing_enabled=True)
+            self._start, self._end = device.create_event(options), device.create_event(options)
+
+    def prepare(self, launches: Sequence[Launch], count: int) -> Prepared:
+        """Capture ``count`` launches, taken in turn from ``launches``, in one graph.
+
+        All are run once before, which loads modules and lets libraries allocate their workspaces. A library that
+        cannot be captured is launched one by one instead.
+        """
+        in_turn = [launches[i % len(launches)] for i in range(count)]
+        with self.backend.current(), driver_errors("running a kernel"):
+            for launch in launches:
+                launch(self.stream)
+            self.stream.sync()
+            try:
+                graph = self._capture(in_turn)
+            except Exception as error:
+                self.stream.sync()  # raises when it was the kernel and not the capture that failed
+                return Prepared(count, "launches", lambda: self._run(in_turn), note=str(error))
+        return Prepared(count, "graph", lambda: graph.launch(self.stream), keep=in_turn)
+
+    def slot(self, prepared: Prepared, warm: int, timed: int, sample: Callable[[], None] | None = None) -> float:
+        """Replay ``warm`` times untimed and ``timed`` times timed; return microseconds a launch.
+
+        ``sample`` is called now and then while the timed replays run.
+        """
+        with self.backend.current(), driver_errors("running a kernel"):
+            for _ in range(warm):
+                prepared.replay()
+            self.stream.record(self._start)
+            for _ in range(timed):
+                prepared.replay()
+            self.stream.record(self._end)
+            if sample is not None:
+                while not self._start.is_done:
+                    time.sleep(POLL_S / 5)
+                while not self._end.is_done:
+                    sample()
+                    time.sleep(POLL_S)
+            self._end.sync()
+            return float(self._end - self._start) * 1e3 / (timed * prepared.launches)
+
+    def _run(self, launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            launch(self.stream)
+
+    def _capture(self, launches: Sequence[Launch]) -> Any:
+        builder = self.stream.create_graph_builder()
+        # Relaxed: a library may allocate during the capture; nothing else uses the GPU while something is measured.
+        builder.begin_building("relaxed")
+        try:
+            self._run(launches)
+            builder.end_building()
+            graph = builder.complete()
+        except BaseException:
+            with suppress(Exception):
+                builder.close()
+            raise
+        graph.upload(self.stream)
+        self.stream.sync()
+        return graph

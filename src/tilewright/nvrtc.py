@@ -1,0 +1,342 @@
+"""Compile kernel text to a cubin with NVRTC: needs no GPU, no driver and no CUDA toolkit.
+
+A cubin and not PTX, so that a driver older than the compiler can still load it. Compiled kernels are kept below
+``settings.cache_dir() / "cuda"`` in cuda.core's ``FileStreamProgramCache``: two files an entry, both written to a
+temporary name and then renamed. The first is the cubin, filed under its own SHA-256; the second, filed under a digest
+of the text, the options and the compiler's version, is a JSON record that names it and holds the compiler's report.
+So a reader sees a whole entry or none, whatever other processes do, and damage to either file is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import threading
+import time
+import warnings
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tilewright import settings
+from tilewright.errors import CompileError, TilewrightError, UnavailableError, UsageError
+from tilewright.source import KernelSource
+
+INSTALL = "pip install 'tilewright[cuda13]'"
+CACHE_FOLDER = "cuda"
+CACHE_BYTES = 512 << 20  # thousands of kernels; beyond it the ones not read for longest go
+_LAYOUT = 1  # of a cache record; raise it when the record or the parsing of the report changes
+_ARCH = re.compile(r"sm_\d{2,3}[af]?")
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """What the compiler says of a kernel's entry function, per thread unless said otherwise.
+
+    ``shared_bytes`` is static shared memory of a block, in bytes; ``stack_bytes`` the deepest stack in bytes;
+    ``spill_store_bytes`` and ``spill_load_bytes`` include functions that were not inlined; ``barriers`` counts named
+    barriers. Each is None when the compiler's log does not tell. ``seconds`` is what the compile took.
+    """
+
+    registers: int | None
+    shared_bytes: int | None
+    stack_bytes: int | None
+    spill_store_bytes: int | None
+    spill_load_bytes: int | None
+    barriers: int | None
+    seconds: float
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def spill_bytes(self) -> int | None:
+        """Bytes of spill stores and loads together."""
+        if self.spill_store_bytes is None or self.spill_load_bytes is None:
+            return None
+        return self.spill_store_bytes + self.spill_load_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return {**asdict(self), "warnings": list(self.warnings)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> CompileReport:
+        """The inverse of ``to_dict``."""
+        return cls(**{**values, "warnings": tuple(values["warnings"])})
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A cubin with the compiler's report. ``cached`` says that no compiler ran for it this time."""
+
+    cubin: bytes
+    report: CompileReport
+    cached: bool
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """The version of NVRTC that ``compile_kernel`` uses, such as ``(13, 5)``. Raises ``UnavailableError``."""
+    try:
+        from cuda.bindings import nvrtc
+
+        status, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise _unavailable(error) from error
+    if int(status):
+        raise _unavailable(RuntimeError(str(status)))
+    return int(major), int(minor)
+
+
+def available() -> bool:
+    """Whether kernels can be compiled here: cuda-core and NVRTC are both installed."""
+    return unavailable_reason() is None
+
+
+def unavailable_reason() -> str | None:
+    """Why kernels cannot be compiled here, and what to install; None when they can."""
+    try:
+        nvrtc_version()
+        _cuda_core()
+    except UnavailableError as error:
+        return str(error)
+    return None
+
+
+def compile_kernel(source: KernelSource) -> Compiled:
+    """Compile one kernel for ``source.arch``, or find it in the cache.
+
+    Raises ``CompileError`` with the log when NVRTC refuses the text, ``UnavailableError`` when NVRTC is missing or too
+    old for the architecture, ``UsageError`` when ``source`` names no GPU architecture. Threads that ask for one kernel
+    at the same time share one compile.
+    """
+    if source.arch is None or not _ARCH.fullmatch(source.arch):
+        raise UsageError(f"{source.name}: arch is {source.arch!r}; NVRTC needs one such as 'sm_90a'")
+    core = _cuda_core()
+    options = core.ProgramOptions(
+        name=re.sub(r"[^\w.-]", "_", source.name) + ".cu",  # a folder in it would let #include reach the disk
+        arch=source.arch,
+        std="c++20",
+        ptxas_options=["-v"],
+        lineinfo=True,  # lets a profiler name the kernel's lines; the code stays the same
+    )
+    key = core.make_program_cache_key(
+        code=source.text,
+        code_type="c++",
+        options=options,
+        target_type="cubin",
+        extra_digest=f"tilewright {_LAYOUT} {source.entry}".encode(),
+    )
+    with _guard:
+        lock = _locks.setdefault(key, threading.Lock())
+    with lock:
+        store = _open_store(core)
+        compiled = _memory.get(key) or _load(store, key, source.name)
+        if compiled is None:
+            compiled = _compile(core, source, options)
+            _save(store, key, compiled)
+        with _guard:
+            while len(_memory) >= _MEMORY_ENTRIES:
+                _memory.pop(next(iter(_memory)))
+            _memory[key] = replace(compiled, cached=True)
+    return compiled
+
+
+def forget() -> None:
+    """Forget what this process has compiled, and that it has warned; files in the cache folder stay."""
+    with _guard:
+        _memory.clear()
+        _stores.clear()
+        _warned.clear()
+
+
+_MEMORY_ENTRIES = 256
+_guard = threading.Lock()
+_locks: dict[bytes, threading.Lock] = {}
+_memory: dict[bytes, Compiled] = {}
+_stores: dict[Path, Any] = {}  # opening one scans its folder
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True)
+class _CudaCore:
+    """The parts of cuda.core used here, imported on first use because that takes a tenth of a second."""
+
+    Program: Any
+    ProgramOptions: Any
+    FileStreamProgramCache: Any
+    make_program_cache_key: Any
+
+
+_importing = threading.Lock()  # cuda.core 1.2 cannot be imported by two threads at once
+
+
+def _cuda_core() -> _CudaCore:
+    with _importing:
+        return _import_cuda_core()
+
+
+def _import_cuda_core() -> _CudaCore:
+    try:
+        from cuda.core import Program, ProgramOptions
+        from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
+    except (ImportError, RuntimeError) as error:
+        raise _unavailable(error) from error
+    return _CudaCore(Program, ProgramOptions, FileStreamProgramCache, make_program_cache_key)
+
+
+def _unavailable(error: Exception) -> UnavailableError:
+    cause = (str(error).splitlines() or [type(error).__name__])[0]
+    installed = ", ".join(f"{name} {version}" for name in _PACKAGES if (version := installed_version(name)))
+    return UnavailableError(
+        f"compiling for a GPU needs cuda-core 1.0 or newer, cuda-bindings that fit it, and NVRTC ({INSTALL}); "
+        f"installed: {installed or 'none of them'}; {cause}"
+    )
+
+
+_PACKAGES = ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed distribution; None when it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _compile(core: _CudaCore, source: KernelSource, options: Any) -> Compiled:
+    version = "NVRTC {}.{}".format(*nvrtc_version())
+    logs = io.StringIO()
+    start = time.perf_counter()
+    try:
+        program = core.Program(source.text, "c++", options)
+        cubin = bytes(program.compile("cubin", logs=logs).code)
+    except Exception as error:  # cuda.core has no public base class for what its compiler raises
+        raise _compile_failure(error, source, version) from error
+    seconds = time.perf_counter() - start
+    if f".text.{source.entry}\0".encode() not in cubin:  # the section an unmangled kernel lies in
+        raise CompileError(
+            f'{source.name} has no kernel {source.entry}: is it extern "C" __global__?', source=source.text
+        )
+    return Compiled(cubin, parse_report(logs.getvalue(), source.entry, seconds), cached=False)
+
+
+def _compile_failure(error: Exception, source: KernelSource, version: str) -> TilewrightError:
+    text = str(error).rstrip("\0")
+    _, found, log = text.partition("compilation log:")
+    if "gpu-architecture" in text:
+        return UnavailableError(
+            f"{version} cannot compile for {source.arch}; it knows {_known_architectures()}. "
+            "sm_90a needs NVRTC 12.0 or newer, sm_100 and sm_120 need 12.8."
+        )
+    if not found:
+        return CompileError(f"{version} failed on {source.name}: {text}", source=source.text)
+    return CompileError(
+        f"{source.name} does not compile for {source.arch} with {version}", log=log.strip(), source=source.text
+    )
+
+
+def _known_architectures() -> str:
+    from cuda.bindings import nvrtc
+
+    status, *rest = nvrtc.nvrtcGetSupportedArchs()
+    known = [] if int(status) else next((item for item in rest if isinstance(item, list)), [])
+    return ", ".join(f"sm_{number}" for number in known) or "others"
+
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_FUNCTION = re.compile(r"Function properties for (\S+)")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_WARNING = re.compile(r":\s*warning\b|^ptxas warning|\(C\d{4}\)")  # (C7510) and its like: ptxas lost an optimisation
+
+
+def parse_report(log: str, entry: str, seconds: float) -> CompileReport:
+    """Read ptxas's ``-v`` output for kernel ``entry``, and the warnings of the whole log."""
+    entries = set(_ENTRY.findall(log))
+    kernel = function = ""
+    spills = [0, 0]
+    stack = 0
+    used = ""
+    for line in log.splitlines():
+        if match := _ENTRY.search(line):
+            kernel = function = match[1]
+        elif match := _FUNCTION.search(line):
+            function = match[1]
+        elif (match := _FRAME.search(line)) and (function == entry or function not in entries):
+            spills = [spills[0] + int(match[2]), spills[1] + int(match[3])]
+            stack = max(stack, int(match[1]))
+        elif kernel == entry and _USED.search(line):
+            used = line
+    found = tuple(line.strip() for line in log.splitlines() if _WARNING.search(line))
+    if not used:
+        return CompileReport(None, None, None, None, None, None, seconds, found)
+
+    def count(pattern: str) -> int:
+        match = re.search(pattern, used)
+        return int(match[1]) if match else 0
+
+    return CompileReport(
+        registers=count(r"Used (\d+) registers"),
+        shared_bytes=count(r"(\d+) bytes smem"),
+        stack_bytes=max(stack, count(r"(\d+) bytes cumulative stack size")),
+        spill_store_bytes=spills[0],
+        spill_load_bytes=spills[1],
+        barriers=count(r"used (\d+) barriers"),
+        seconds=seconds,
+        warnings=found,
+    )
+
+
+def _open_store(core: _CudaCore) -> Any | None:
+    folder = settings.cache_dir() / CACHE_FOLDER
+    if folder not in _stores:
+        try:
+            _stores[folder] = core.FileStreamProgramCache(folder, max_size_bytes=CACHE_BYTES)
+        except OSError as error:
+            _warn_once("store", f"compiled kernels are not kept: {error}")
+            return None
+    return _stores[folder]
+
+
+def _load(store: Any | None, key: bytes, name: str) -> Compiled | None:
+    if store is None:
+        return None
+    try:
+        text = store.get(key)
+        if text is None:
+            return None
+        record = json.loads(text)
+        cubin = store.get(record["cubin"])
+        if cubin is None:
+            return None  # evicted: the record is smaller and may outlive its cubin
+        if hashlib.sha256(cubin).hexdigest() != record["cubin"]:
+            raise ValueError("the cubin is not the one that was written")
+        return Compiled(cubin, CompileReport.from_dict(record["report"]), cached=True)
+    except OSError as error:
+        _warn_once("store", f"compiled kernels are not kept: {error}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        warnings.warn(f"a damaged cache entry of {name} is built again ({error})", stacklevel=3)
+    return None
+
+
+def _save(store: Any | None, key: bytes, compiled: Compiled) -> None:
+    if store is None:
+        return
+    digest = hashlib.sha256(compiled.cubin).hexdigest()
+    record = {"cubin": digest, "report": compiled.report.to_dict()}
+    try:
+        store[digest] = compiled.cubin  # before the record that names it
+        store[key] = json.dumps(record).encode()
+    except OSError as error:
+        _warn_once("store", f"compiled kernels are not kept: {error}")
+
+
+def _warn_once(kind: str, message: str) -> None:
+    with _guard:
+        if kind in _warned:
+            return
+        _warned.add(kind)
+    warnings.warn(message, stacklevel=4)
