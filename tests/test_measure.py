@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.backends.base import DeviceInfo, Dim3, Kernel, Matrix
+from tilewright.dtypes import BF16, FP32, DType
+from tilewright.errors import LaunchError, UsageError
+from tilewright.measure import (
+    AGAIN,
+    Launch,
+    Rival,
+    Schedule,
+    Summary,
+    graph_launches,
+    measure,
+    replays,
+    rotation,
+    round_order,
+)
+from tilewright.problem import Problem
+from tilewright.rivals import operand_sets
+from tilewright.source import KernelSource
+from tilewright.telemetry import Snapshot, Telemetry, decode_throttle
+
+
+@dataclass
+class FakePrepared:
+    launches: int
+    method: str
+    note: str
+    which: Sequence[Launch]
+
+
+class FakeTimer:
+    """A clock that advances by what each launch says it costs, as if the GPU slowed down with use."""
+
+    def __init__(self) -> None:
+        self.slots: list[tuple[int, int]] = []
+        self.prepared: list[int] = []
+        self.heat = 1.0
+
+    def prepare(self, launches: Sequence[Launch], count: int) -> FakePrepared:
+        self.prepared.append(count)
+        return FakePrepared(count, "graph", "", launches)
+
+    def slot(self, prepared: FakePrepared, warm: int, timed: int, sample: Callable[[], None] | None = None) -> float:
+        self.slots.append((warm, timed))
+        cost: list[float] = []
+        for launch in prepared.which:
+            launch(cost)
+        if sample is not None:
+            self.heat *= 1.01
+            sample()
+        return self.heat * sum(cost) / len(cost)
+
+
+def costs(name: str, us: float, sets: int = 3) -> Rival:
+    return Rival(name, [lambda stream: stream.append(us)] * sets)
+
+
+def breaks(name: str, after: int) -> Rival:
+    calls = 0
+
+    def launch(stream: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise LaunchError("illegal address\nand more")
+        stream.append(5.0)
+
+    return Rival(name, [launch])
+
+
+QUICK = Schedule(slot_ms=10, rounds=4, graph_ms=1)
+
+
+def test_ratios_are_of_one_round_and_so_survive_a_slowing_clock() -> None:
+    timer = FakeTimer()
+    result = measure([costs("base", 10), costs("twice as fast", 5)], timer, schedule=QUICK)
+    ratio = result.ratio("twice as fast")
+    assert ratio is not None
+    assert ratio.median == pytest.approx(2, rel=0.02)
+    base = result.timings["base"].time_us
+    assert base is not None
+    assert base.high > base.low
+    assert len(result.timings["base"].samples_us) == 8, "the baseline runs twice a round"
+    assert len(result.timings["twice as fast"].samples_us) == 4
+    assert result.noise is not None
+    assert 0.95 < result.noise.low <= result.noise.median <= result.noise.high < 1.05
+    inverse = result.ratio("base", "twice as fast")
+    assert inverse is not None
+    assert inverse.median == pytest.approx(0.5, rel=0.02)
+
+
+def test_tflops_and_conditions() -> None:
+    states = iter([Snapshot(sm_clock_mhz=clock, power_w=700.0) for clock in range(1000, 2000)])
+    result = measure([costs("base", 10)], FakeTimer(), schedule=QUICK, snapshot=lambda: next(states))
+    timing = result.timings["base"]
+    assert timing.time_us is not None
+    assert timing.tflops(2e9) == pytest.approx(2e9 / timing.time_us.median / 1e6)
+    assert timing.power_w() == 700
+    assert timing.clock_mhz() is not None
+    assert result.before.sm_clock_mhz == 1000
+    assert result.after.sm_clock_mhz == 1009
+
+
+def test_a_rival_that_fails_leaves_the_others_their_figures() -> None:
+    result = measure([costs("base", 10), breaks("late", 4), breaks("at once", 0)], FakeTimer(), schedule=QUICK)
+    assert result.timings["at once"].error == "LaunchError: illegal address"
+    assert result.timings["at once"].time_us is None
+    assert result.timings["at once"].tflops(1e9) is None
+    assert result.ratio("at once") is None
+    assert result.timings["late"].error is not None
+    assert 0 < len(result.timings["late"].samples_us) < 4
+    assert result.ratio("late") is not None
+    assert len(result.timings["base"].samples_us) == 8
+
+
+def test_a_baseline_that_fails_leaves_no_ratios() -> None:
+    result = measure([breaks("base", 0), costs("other", 10)], FakeTimer(), schedule=QUICK)
+    assert result.ratio("other") is None
+    assert result.noise is None
+    assert len(result.timings["other"].samples_us) == 4
+
+
+def test_progress_and_order() -> None:
+    seen: list[str] = []
+    measure(
+        [costs("a", 1), costs("b", 1)],
+        FakeTimer(),
+        baseline="b",
+        schedule=QUICK,
+        progress=lambda name, slot, slots: seen.append(f"{name} {slot}/{slots}"),
+    )
+    assert len(seen) == 12
+    assert sorted(s.split(" ")[0] for s in seen[:3]) == ["a", "b", "b"]
+    assert [s.rsplit(" ")[-1] for s in seen] == [f"{i}/12" for i in range(12)]
+    assert any(f"b{AGAIN} " in s for s in seen)
+
+
+def test_graphs_are_long_enough_and_cover_the_sets_evenly() -> None:
+    timer = FakeTimer()
+    measure([costs("a", 10, sets=3)], timer, schedule=QUICK)
+    assert timer.prepared == [3, 102], "100 launches of 10 us are 1 ms, rounded up to whole turns of 3 sets"
+
+
+@pytest.mark.parametrize(
+    ("rivals", "baseline"), [([], None), ([costs("a", 1), costs("a", 1)], None), ([costs("a", 1)], "b")]
+)
+def test_bad_rivals(rivals: list[Rival], baseline: str | None) -> None:
+    with pytest.raises(UsageError):
+        measure(rivals, FakeTimer(), baseline=baseline)
+
+
+@pytest.mark.parametrize("values", [{"rounds": 0}, {"slot_ms": 0}, {"warm_fraction": 1.0}, {"graph_ms": -1}])
+def test_bad_schedules(values: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="not a way to measure"):
+        Schedule(**values)
+
+
+@given(st.lists(st.text(max_size=3), max_size=9, unique=True), st.integers(0, 99))
+def test_orders_are_permutations_and_repeat(names: list[str], seed: int) -> None:
+    order = round_order(names, seed, 1)
+    assert sorted(order) == sorted(names)
+    assert order == round_order(names, seed, 1)
+
+
+def test_orders_differ_between_rounds() -> None:
+    names = list("abcdef")
+    assert len({tuple(round_order(names, 0, number)) for number in range(8)}) > 4
+
+
+@given(st.floats(0, 1e7), st.integers(1, 600))
+def test_launches_of_a_graph(estimate_us: float, sets: int) -> None:
+    schedule = Schedule()
+    count = graph_launches(estimate_us, sets, schedule)
+    assert count % sets == 0
+    assert count >= sets
+    assert count < schedule.max_launches + sets
+    assert count * estimate_us >= schedule.graph_ms * 1e3 * 0.999 or count >= schedule.max_launches
+
+
+@given(st.floats(0, 1e7))
+def test_replays_of_a_slot(replay_us: float) -> None:
+    warm, timed = replays(replay_us, Schedule())
+    assert warm >= 1
+    assert timed >= 1
+    if 1 < replay_us < 50e3:
+        assert (warm + timed) * replay_us == pytest.approx(250e3, rel=0.2)
+        assert warm / (warm + timed) == pytest.approx(0.4, abs=0.15)
+
+
+@given(st.integers(0, 2**34), st.sampled_from([50 * 2**20, 60 * 2**20]))
+def test_rotation_leaves_the_cache_cold_or_says_so(bytes_per_set: int, l2_bytes: int) -> None:
+    found = rotation(bytes_per_set, l2_bytes)
+    assert 2 <= found.sets <= 512
+    assert found.footprint_bytes == found.sets * bytes_per_set
+    assert (found.policy == "cold") == (found.footprint_bytes > 2 * l2_bytes)
+    assert found.label.startswith("L2-cold" if found.policy == "cold" else "L2-warm in part")
+
+
+def test_rotation_when_warm_is_asked_for() -> None:
+    found = rotation(2**20, 60 * 2**20, "warm")
+    assert (found.sets, found.policy) == (1, "warm")
+
+
+def test_summary() -> None:
+    found = Summary.of([5.0, 1.0, 2.0, 3.0, 4.0])
+    assert found.to_dict() == {"median": 3.0, "min": 1.0, "max": 5.0, "iqr": 2.0}
+    assert Summary.of([7.0]).to_dict() == {"median": 7.0, "min": 7.0, "max": 7.0, "iqr": 0.0}
+    with pytest.raises(UsageError):
+        Summary.of([])
+
+
+class HostBackend:
+    """Just enough of a backend to make operands."""
+
+    name = "host"
+
+    def __init__(self) -> None:
+        self.kept: dict[int, np.ndarray[Any, Any]] = {}
+
+    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None) -> Matrix:
+        self.kept[len(self.kept)] = array
+        rows, cols = array.shape
+        dtype = FP32 if array.dtype == np.float32 else BF16
+        return Matrix(len(self.kept) - 1, rows, cols, ld or cols, dtype, array)
+
+    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None) -> Matrix:
+        return self.upload(np.full((rows, cols), np.nan, dtype.numpy), ld)
+
+    def device(self) -> DeviceInfo:
+        raise NotImplementedError
+
+    def download(self, matrix: Matrix) -> np.ndarray[Any, Any]:
+        return self.kept[matrix.pointer]
+
+    def padding_intact(self, matrix: Matrix) -> bool:
+        raise NotImplementedError
+
+    def compile(self, source: KernelSource) -> Kernel:
+        raise NotImplementedError
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: Dim3,
+        block: Dim3,
+        args: Sequence[Any],
+        shared_bytes: int,
+        *,
+        cluster: int = 1,
+        stream: Any = None,
+    ) -> None:
+        raise NotImplementedError
+
+
+def test_operand_sets_differ_and_follow_the_problem() -> None:
+    backend = HostBackend()
+    first, second = operand_sets(backend, Problem(3, 5, 7, BF16, lda=9), 2)
+    assert (first.a.rows, first.a.cols, first.a.ld) == (3, 7, 9)
+    assert (first.b.rows, first.b.cols) == (7, 5)
+    assert (first.c.rows, first.c.cols) == (3, 5)
+    assert not np.array_equal(backend.download(first.a), backend.download(second.a))
+    assert np.isnan(backend.download(first.c).astype(np.float32)).all()
+
+
+def test_operands_are_row_major() -> None:
+    with pytest.raises(UsageError, match="row-major"):
+        operand_sets(HostBackend(), Problem(1, 1, 1, a_layout="column"), 1)
+
+
+def test_telemetry_without_a_gpu_is_empty_and_with_one_is_not() -> None:
+    telemetry = Telemetry()
+    snapshot = telemetry.snapshot()
+    if telemetry.present:
+        assert snapshot.sm_clock_mhz is not None
+        assert telemetry.driver_version()
+    else:
+        assert snapshot == Snapshot()
+        assert telemetry.driver_version() is None
+    assert Snapshot.from_dict(snapshot.to_dict()) == snapshot
+
+
+def test_throttle_reasons() -> None:
+    assert decode_throttle(0) == ()
+    assert decode_throttle(0x4 | 0x40) == ("sw_power_cap", "hw_thermal")
+    assert decode_throttle(0x1 | 0x1000) == ("gpu_idle", "0x1000")
+    state = Snapshot(sm_clock_mhz=1980, throttle=("sw_power_cap",))
+    assert Snapshot.from_dict(state.to_dict()) == state
