@@ -1,0 +1,51 @@
+"""``tilewright climb``: every rung run, verified and counted or measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.options import BackendOption, DTypeOption, Json, K, M, N, Rungs, Seed, Size, problem_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+def climb(
+    size: Size = None,
+    m: M = None,
+    n: N = None,
+    k: K = None,
+    dtype: DTypeOption = None,
+    rungs: Rungs = None,
+    backend: BackendOption = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Climb the ladder: run each rung, verify it, and show what it moved and what the arithmetic says.
+
+    With a GPU the rungs are timed; without one they run in the emulator, which counts and never claims a time.
+    """
+    shape = problem_size(size, m, n, k)
+    from tilewright import climb as engine
+    from tilewright.report.table import climb_tables
+
+    with output.progress() as report:
+        result = engine.climb(shape=shape, dtype=dtype, rungs=rungs, backend=backend, seed=seed, progress=report)
+    data = result.to_dict()
+    if json:
+        output.print_json(data)
+    else:
+        console = output.stdout()
+        console.print(climb_tables(data, console.width))
+    failed = _failed(data)
+    if failed:
+        output.say_error(f"not verified: {', '.join(failed)}")
+        raise typer.Exit(1)
+
+
+def _failed(data: Mapping[str, Any]) -> list[str]:
+    return [f"{row['rung']} {row['name']}" for row in data["rungs"] if row["verified"] is False]

@@ -1,0 +1,57 @@
+"""Options that several commands share, and what they mean together."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from tilewright.backends import BackendName
+from tilewright.errors import UsageError
+
+DTypeName = Literal["fp32", "bf16"]
+
+
+def whole(value: str | int) -> int:
+    """A whole number that is not negative, from the command line; typer passes defaults through here too."""
+    text = str(value).strip()
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is not a whole number, 0 or more.")
+    return int(text)
+
+
+def whole_option(*names: str, help: str) -> Any:
+    """An option that takes a whole number."""
+    return typer.Option(*names, parser=whole, metavar="INTEGER", help=help)
+
+
+Size = Annotated[int | None, whole_option("--size", help="M, N and K at once.")]
+M = Annotated[int | None, whole_option("--m", help="Rows of A and C.")]
+N = Annotated[int | None, whole_option("--n", help="Columns of B and C.")]
+K = Annotated[int | None, whole_option("--k", help="Columns of A, rows of B.")]
+DTypeOption = Annotated[DTypeName | None, typer.Option("--dtype", help="Element type; both when left out.")]
+Rungs = Annotated[str | None, typer.Option("--rungs", "--rung", help="Such as 0-4, 2 or 0,2,4; all when left out.")]
+BackendOption = Annotated[
+    BackendName | None,
+    typer.Option("--backend", help="Where kernels run; when left out TILEWRIGHT_BACKEND, else a GPU if there is one."),
+]
+Seed = Annotated[int, whole_option("--seed", help="Seed of the random operands.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead.")]
+
+
+def problem_size(size: int | None, m: int | None, n: int | None, k: int | None) -> tuple[int, int, int] | None:
+    """``(m, n, k)`` from the options, None when none was given.
+
+    Raises ``UsageError`` when they contradict each other or are incomplete.
+    """
+    given = {"--m": m, "--n": n, "--k": k}
+    missing = [name for name, value in given.items() if value is None]
+    if size is not None:
+        if len(missing) < len(given):
+            raise UsageError("--size sets M, N and K at once: give it or --m, --n and --k, not both")
+        return size, size, size
+    if m is not None and n is not None and k is not None:
+        return m, n, k
+    if len(missing) < len(given):
+        raise UsageError(f"{' and '.join(missing)} missing: give all of --m, --n and --k, or --size")
+    return None

@@ -1,0 +1,262 @@
+"""Climb the ladder: run each rung, verify it, count what it moves, and on a GPU measure it.
+
+The same operands go through every rung. On a GPU all rungs and the vendor's library are timed side by side in one
+run; without one the kernels run in the emulator, which counts and never claims a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tilewright import nvrtc, results, verify
+from tilewright.backends import BackendName, open_backend
+from tilewright.backends.base import Backend, DeviceInfo
+from tilewright.backends.emulator import EmulatorBackend
+from tilewright.backends.emulator_trace import Counts
+from tilewright.count import count
+from tilewright.derive import derived
+from tilewright.dtypes import BF16, FP32, DType
+from tilewright.dtypes import dtype as look_up
+from tilewright.errors import EmulatorFault, UnavailableError
+from tilewright.gpu import GpuSpec, get_gpu
+from tilewright.ladder import CounterExample, Rung, parse_rungs
+from tilewright.ladder import rungs as all_rungs
+from tilewright.operands import random_operands
+from tilewright.plan import Plan
+from tilewright.problem import Problem
+from tilewright.run import DEFAULT_ARCH, Operands, make_operands, prepare
+
+if TYPE_CHECKING:
+    from tilewright.measure import Schedule
+
+SCHEMA = "tilewright.climb/1"
+EMULATED = (256, 256, 256)
+MEASURED = (4096, 4096, 4096)
+ASSUMED_GPU = "h200"
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass
+class Row:
+    """One rung, or a mistake shown beside it, at one dtype. What is absent here is None."""
+
+    rung: Rung
+    plan: Plan
+    derived: Mapping[str, Any]
+    mistake: CounterExample | None = None
+    report: verify.Report | None = None
+    fault: str | None = None
+    counts: Counts | None = None
+    compiled: Mapping[str, Any] | None = None
+    time_us: float | None = None
+    tflops: float | None = None
+    percent_of_roof: float | None = None
+    speedup_over_previous: float | None = None
+    speedup_over_naive: float | None = None
+    recorded: Mapping[str, Any] | None = None
+    ratios: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The rung's name, or the mistake's."""
+        return self.rung.name if self.mistake is None else self.mistake.name
+
+    @property
+    def label(self) -> str:
+        """A name that no other row of the dtype has."""
+        return f"{self.rung.number} {self.name}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """One row of ``climb --json``."""
+        return {
+            "rung": self.rung.number,
+            "name": self.name,
+            "dtype": self.plan.dtype.name,
+            **({} if self.mistake is None else {"counter_example": self.mistake.title}),
+            "verified": self.report.ok if self.report is not None else (None if self.fault is None else False),
+            "error_over_bound": None if self.report is None else self.report.max_error_over_bound,
+            "fault": self.fault,
+            "derived": dict(self.derived),
+            "counted": None if self.counts is None else self.counts.to_dict(),
+            "compiled": None if self.compiled is None else dict(self.compiled),
+            "time_us": self.time_us,
+            "tflops": self.tflops,
+            "percent_of_roof": self.percent_of_roof,
+            "speedup_over_previous": self.speedup_over_previous,
+            "speedup_over_naive": self.speedup_over_naive,
+            "speedup_over_vendor": dict(self.ratios),
+            "recorded": None if self.recorded is None else dict(self.recorded),
+            "plan": self.plan.to_dict(),
+        }
+
+
+@dataclass
+class ClimbResult:
+    """Every row of a climb, and where it ran. ``records`` are for ``results/``: empty unless it was measured."""
+
+    shape: tuple[int, int, int]
+    backend: str
+    device: DeviceInfo
+    rows: list[Row]
+    records: list[results.Record] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document ``climb --json`` prints."""
+        m, n, k = self.shape
+        return {
+            "schema": SCHEMA,
+            "problem": {"m": m, "n": n, "k": k},
+            "backend": self.backend,
+            "device": {"name": self.device.name, **self.device.details},
+            "rungs": [row.to_dict() for row in self.rows],
+            "vendor": [
+                {"name": r.name, "dtype": r.dtype, "time_us": r.time_us and r.time_us["median"], "tflops": r.tflops}
+                for r in self.records
+                if r.what == "vendor"
+            ],
+        }
+
+
+def climb(
+    *,
+    shape: tuple[int, int, int] | None = None,
+    dtype: str | DType | None = None,
+    rungs: str | None = None,
+    backend: BackendName | Backend | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    schedule: Schedule | None = None,
+) -> ClimbResult:
+    """Climb ``rungs`` (such as ``"0-4"``) for a problem of ``shape`` ``(m, n, k)``, in fp32, bf16 or (None) both.
+
+    Without a shape it is 256^3 in the emulator and 4096^3 on a GPU. Raises ``UsageError`` for arguments that make no
+    sense and ``UnavailableError`` when a named backend is not there.
+    """
+    place = open_backend(backend) if backend is None or isinstance(backend, str) else backend
+    if shape is None:
+        shape = EMULATED if isinstance(place, EmulatorBackend) else MEASURED
+    tell = progress or (lambda done, total, label: None)
+    device = place.device()
+    gpu = _gpu_of(device)
+    chosen = list(all_rungs().values()) if rungs is None else parse_rungs(rungs)
+    kinds = [FP32, BF16] if dtype is None else [look_up(dtype)]
+    result = ClimbResult(shape, place.name, device, [])
+    jobs = {kind: plan_rows(Problem(*shape, kind), chosen, gpu) for kind in kinds}
+    total, done = sum(len(rows) + 1 for rows in jobs.values()), 0
+    for kind, rows in jobs.items():
+        problem = Problem(*shape, kind)
+        tell(done, total, f"{kind.name}: compiling {len(rows)} kernels")
+        emulator = _emulator(place)
+        _compile_ahead(place, emulator, rows)
+        pair = random_operands(problem, seed)
+        operands = make_operands(place, problem, *pair)
+        for row in rows:
+            done += 1
+            tell(done, total, f"{kind.name}: rung {row.label}")
+            _execute(place, row, operands, pair)
+            if emulator is not None and row.fault is None:
+                row.counts = count(emulator, row.rung, row.plan, problem)
+        if not isinstance(place, EmulatorBackend):
+            from tilewright.climb_timing import time_rows
+
+            result.records += time_rows(place, problem, rows, gpu, schedule=schedule, seed=seed, progress=tell)
+        done += 1
+        result.rows += rows
+    _compare(result.rows)
+    return result
+
+
+def plan_rows(problem: Problem, chosen: Sequence[Rung], gpu: GpuSpec) -> list[Row]:
+    """The rows of one dtype, each rung followed by the mistakes it is shown beside."""
+    aligned = all(ld * problem.dtype.itemsize % 16 == 0 for ld in (problem.lda, problem.ldb, problem.ldc))
+    rows = []
+    for rung in chosen:
+        plan = rung.plan(problem.dtype, aligned=aligned)
+        rows.append(Row(rung, plan, derived(plan, gpu), recorded=_recorded(rung, problem.dtype)))
+        for mistake in rung.counter_examples:
+            if problem.dtype in mistake.dtypes:
+                wrong = plan.with_(**mistake.changes)
+                rows.append(Row(rung, wrong, derived(wrong, gpu), mistake))
+    return rows
+
+
+def _execute(backend: Backend, row: Row, operands: Operands, pair: tuple[Any, Any]) -> None:
+    """Run a row on poisoned output and verify what it wrote."""
+    c = operands.c
+    fresh = Operands(operands.a, operands.b, backend.empty(c.rows, c.cols, c.dtype, c.ld))
+    launch = prepare(backend, row.rung, row.plan, fresh)
+    try:
+        launch(backend)
+        row.report = verify.verify(backend.download(fresh.c), *pair, dtype=row.plan.dtype)
+    except EmulatorFault as fault:
+        row.fault = str(fault)
+
+
+def _compile_ahead(backend: Backend, emulator: EmulatorBackend | None, rows: Sequence[Row]) -> None:
+    """Compile all kernels of ``rows`` side by side, so that the cores are used; the caches hold them afterwards.
+
+    What cannot be compiled here is left out: the counted and the compiled columns are then empty.
+    """
+    arch = str(getattr(backend, "arch", DEFAULT_ARCH))
+
+    def compile_row(row: Row) -> None:
+        if emulator is not None:
+            host = row.rung.source(row.plan, "host")
+            emulator.compile(host, instrumented=True)
+            if emulator is backend:
+                emulator.compile(host)
+        if nvrtc.available():
+            report = nvrtc.compile_kernel(row.rung.source(row.plan, "gpu", arch)).report
+            row.compiled = {
+                **report.to_dict(),
+                "shared_bytes": row.plan.shared_bytes,  # all of it is dynamic, which the compiler does not see
+                "spill_bytes": report.spill_bytes,
+            }
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_row, rows))
+
+
+def _emulator(backend: Backend) -> EmulatorBackend | None:
+    """The emulator that counts: the backend itself or one beside it; None without a host compiler."""
+    if isinstance(backend, EmulatorBackend):
+        return backend
+    beside = EmulatorBackend()
+    try:
+        beside.device()
+    except UnavailableError:
+        return None
+    return beside
+
+
+def _gpu_of(device: DeviceInfo) -> GpuSpec:
+    """The GPU whose roofs apply: the device where it is a known one, else an H200."""
+    return get_gpu(device.key or ASSUMED_GPU)
+
+
+def _recorded(rung: Rung, kind: DType) -> dict[str, Any] | None:
+    """The latest committed H200 figure of a rung."""
+    record = results.latest(results.recorded(), what="rung", rung=rung.number, dtype=kind.name)
+    if record is None or record.tflops is None:
+        return None
+    shape = {key: record.problem[key] for key in ("m", "n", "k")}
+    provenance = record.provenance
+    return {"gpu": provenance.gpu, "date": provenance.date[:10], "problem": shape, "tflops": record.tflops}
+
+
+def _compare(rows: Sequence[Row]) -> None:
+    """Fill in the speed-ups over the rung below and over rung 0 of the same dtype."""
+    times: dict[tuple[str, int], float] = {}
+    for row in rows:
+        if row.time_us is None:
+            continue
+        kind, number = row.plan.dtype.name, row.rung.number
+        below, naive = times.get((kind, number - 1)), times.get((kind, 0))
+        row.speedup_over_previous = below / row.time_us if below else None
+        row.speedup_over_naive = naive / row.time_us if naive and number else None
+        if row.mistake is None:
+            times[kind, number] = row.time_us

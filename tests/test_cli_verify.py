@@ -1,0 +1,116 @@
+"""``tilewright verify``: right kernels pass, wrong ones are caught, and each ends with its exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_runner import process, run, squeezed
+
+from tilewright import ladder
+
+
+def test_verify_json_and_padded_rows() -> None:
+    done = run(
+        "verify", "--size", "40", "--lda", "44", "--ldc", "51", "--backend", "emulator", "--rungs", "0,2", "--json"
+    )
+    assert done.exit_code == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["schema"] == "tilewright.verify/1"
+    assert [(row["rung"], row["problem"]["dtype"], row["problem"]["ldc"]) for row in data["results"]] == [
+        (rung, dtype, 51) for dtype in ("fp32", "bf16") for rung in (0, 2)
+    ]
+    assert all(row["ok"] and 0 < row["error_over_bound"] <= 1 for row in data["results"])
+
+
+@pytest.mark.parametrize("shape", [("0", "5", "3"), ("5", "0", "3"), ("5", "3", "0"), ("1", "1", "1"), ("0", "0", "0")])
+def test_verify_of_empty_and_tiny_problems(shape: tuple[str, str, str]) -> None:
+    sizes = [part for pair in zip(("--m", "--n", "--k"), shape, strict=True) for part in pair]
+    done = run("verify", *sizes, "--backend", "emulator", "--dtype", "fp32")
+    assert done.exit_code == 0, done.stderr
+    assert "FAILED" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--size", "8", "--lda", "7"], "lda is 7, shorter than the row"),
+        (["--rungs", "4-2"], "rungs '4-2'"),
+        (["--rungs", "0-9"], "rung 5 does not exist"),
+        (["--rungs", "two"], "rungs 'two'"),
+        (["--size", "2147483648"], "below 2**31"),
+        (["--policy", "never"], "'eager', 'lazy', 'random'"),
+        (["--fill", "zeros"], "'normal'"),
+    ],
+)
+def test_verify_of_nonsense(arguments: list[str], says: str) -> None:
+    done = run("verify", "--backend", "emulator", *arguments)
+    assert done.exit_code == 2
+    assert squeezed(says) in squeezed(done.stderr)
+
+
+def test_verify_without_a_gpu_exits_3_and_says_why() -> None:
+    done = process("verify", "--backend", "cuda", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 3
+    assert "kernels cannot run on a GPU here" in done.stderr
+
+
+def test_verify_without_a_compiler_exits_3_and_says_what_to_install() -> None:
+    done = process("verify", "--backend", "emulator", TILEWRIGHT_CXX="no-such-compiler")
+    assert done.returncode == 3
+    assert "tilewright[emulator]" in done.stderr
+
+
+@pytest.fixture
+def wrong_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Make rung 0 wrong: replace a part of its text."""
+
+    def replace(old: str, new: str) -> None:
+        right = ladder.rung(0)
+        text = right.path.read_text("utf-8")
+        assert old in text
+        path = tmp_path / right.path.name
+        path.write_text(text.replace(old, new), "utf-8")
+        wrong = dataclasses.replace(right, path=path)
+        monkeypatch.setattr(ladder, "rungs", lambda: {0: wrong})
+
+    return replace
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("kk < k;", "kk < k - 1;", "elements wrong, first row 0, column 0"),
+        ("col >= n", "col >= n - 1", "column 31: got nan"),
+        ("c[row * ldc + col] =", "c[row * ldc + col + 32 - (row + 1 < m ? 0 : 32)] =", "padding"),
+        ("kk < k;", "kk < k + 10000;", "out-of-bounds"),
+        ("float acc", "flaot acc", "flaot"),
+    ],
+)
+def test_verify_exits_1_on_a_wrong_kernel(
+    wrong_rung: Callable[[str, str], None], old: str, new: str, says: str
+) -> None:
+    wrong_rung(old, new)
+    arguments = [
+        "verify",
+        "--m",
+        "8",
+        "--n",
+        "32",
+        "--k",
+        "4",
+        "--ldc",
+        "64",
+        "--dtype",
+        "fp32",
+        "--backend",
+        "emulator",
+    ]
+    done = run(*arguments)
+    assert done.exit_code == 1
+    assert squeezed(says) in squeezed(done.stdout)
+    assert "FAILED" in done.stdout
+    assert json.loads(run(*arguments, "--json").stdout)["results"][0]["ok"] is False

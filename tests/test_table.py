@@ -1,0 +1,158 @@
+"""The climb's tables: every column the issue asks for, legible at 80 and at 120 columns, absent things dashes."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tilewright.report.table import climb_tables, number
+
+
+def row(rung: int, name: str, dtype: str, **more: Any) -> dict[str, Any]:
+    return {
+        "rung": rung,
+        "name": name,
+        "dtype": dtype,
+        "verified": True,
+        "error_over_bound": 0.0123,
+        "derived": {
+            "flop_per_byte": 42.667,
+            "shared_load_bytes_per_mac": 0.75,
+            "bottleneck": "FP32 issue: the shared-memory port carries 96 of 128 B/clk",
+            "formula": "2 x 128 x 256 / ((128 + 256) x 4 B) = 42.67 FLOP/B",
+        },
+        "counted": {
+            "flop_per_byte": 42.5,
+            "flop_per_byte_with_c": 40.0,
+            "shared_load_bytes_per_mac": 0.76,
+            "excess_wavefronts_per_request": 0.25,
+            "operands": {
+                "a": {"sectors_per_request": 32.0, "ideal": 4.0},
+                "b": {"sectors_per_request": 4.25, "ideal": 4.0},
+                "c": {"sectors_per_request": 16.0, "ideal": 16.0},
+            },
+        },
+        "compiled": {"registers": 255, "shared_bytes": 49664, "spill_bytes": 0},
+        "time_us": None,
+        "tflops": None,
+        "percent_of_roof": None,
+        "speedup_over_previous": None,
+        "speedup_over_naive": None,
+        "recorded": None,
+        **more,
+    }
+
+
+RECORDED = {"gpu": "NVIDIA H200", "date": "2026-11-29", "problem": "4096x4096x4096 fp32", "tflops": 51.23}
+TIMED = {
+    "time_us": 127123.4,
+    "tflops": 1.081,
+    "percent_of_roof": 1.61,
+    "speedup_over_previous": 1.7,
+    "speedup_over_naive": 11.05,
+}
+ABSENT = {"counted": None, "compiled": None, "error_over_bound": None, "verified": None}
+
+
+def climb(*rows: dict[str, Any], backend: str = "emulator", device: str = "emulator") -> dict[str, Any]:
+    problem = {"m": 256, "n": 256, "k": 256, "dtype": "fp32"}
+    return {"schema": "x/1", "problem": problem, "backend": backend, "device": device, "rungs": list(rows)}
+
+
+def text(result: dict[str, Any], width: int, color: bool = False) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=color, color_system="standard" if color else None)
+    console.print(climb_tables(result, width))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+FULL = climb(
+    *(row(4, "double-buffered", dtype, **more, recorded=RECORDED) for dtype in ("fp32", "bf16") for more in ({}, TIMED))
+)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row(4, "double-buffered", "fp32", recorded=RECORDED)],
+        [row(4, "double-buffered", "fp32", **TIMED)],
+        [row(4, "double-buffered", "fp32", **ABSENT)],
+        [row(0, "naive", "fp32"), row(0, "naive, swapped", "fp32", counter_example="x"), row(4, "a", "bf16")],
+    ],
+)
+def test_nothing_is_wider_than_the_terminal_or_cut_off(rows: list[dict[str, Any]], width: int) -> None:
+    shown = text(climb(*rows), width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    for part in re.findall(r"[\w-]+", " ".join(r["name"] for r in rows)):
+        assert part in shown
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_figure_is_shown(width: int) -> None:
+    shown = text(climb(row(4, "double-buffered", "fp32", **TIMED)), width)
+    words = set(shown.replace("│", " ").split())
+    counted_and_derived = {"42.5", "42.7", "0.76", "0.75", "32", "4.25", "16", "0.25", "ok", "0.012"}
+    timed = {"127,123", "1.08", "1.61", "1.7x", "11.1x", "255"}
+    assert counted_and_derived | timed <= words
+    flat = " ".join(shown.split())
+    assert "2 x 128 x 256 / ((128 + 256) x 4 B) = 42.67 FLOP/B" in flat
+    assert "FP32 issue" in flat or "bottleneck" in shown  # where it has a column of its own it may wrap
+
+
+def test_the_bottleneck_has_a_column_only_where_there_is_room() -> None:
+    result = climb(row(4, "double-buffered", "fp32"))
+    assert "bottleneck" in text(result, 120)
+    narrow = " ".join(text(result, 80).split())
+    assert "bottleneck" not in narrow
+    assert "FP32 issue" in narrow
+
+
+def test_a_recorded_figure_is_labelled_with_gpu_problem_and_date() -> None:
+    shown = text(climb(row(4, "double-buffered", "fp32", recorded=RECORDED)), 80)
+    assert "51.2" in shown
+    assert "measured on NVIDIA H200, 4096x4096x4096 fp32, 2026-11-29" in " ".join(shown.split())
+    assert "time us" not in shown
+
+
+def test_a_time_is_never_shown_beside_a_recorded_figure() -> None:
+    shown = text(climb(row(4, "double-buffered", "fp32", recorded=RECORDED, **TIMED)), 120)
+    assert "recorded" not in shown
+    assert "51.2" not in shown
+
+
+def test_absent_things_are_dashes() -> None:
+    shown = text(climb(row(4, "double-buffered", "fp32", **ABSENT)), 80)
+    assert "None" not in shown
+    line = next(line for line in shown.splitlines() if line.startswith("4 double-buffered"))
+    assert line.split()[2:] == ["-"] * 5
+
+
+def test_a_failure_is_loud_without_colour_too() -> None:
+    shown = text(climb(row(2, "register block", "fp32", verified=False, error_over_bound=17.0)), 80)
+    assert "FAILED" in shown
+    assert "17" in shown
+
+
+def test_a_table_for_each_dtype() -> None:
+    shown = text(FULL, 120)
+    assert [line.split()[0] for line in shown.splitlines() if "(MxNxK)" in line] == ["fp32", "bf16"]
+
+
+def test_no_escape_codes_without_colour() -> None:
+    assert "\x1b" not in text(FULL, 80)
+    assert "\x1b" in text(FULL, 80, color=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), (0, "0"), (0.0, "0"), (0.25, "0.25"), (42.667, "42.7"), (999.6, "1,000"), (1234.5, "1,234"),
+     (5e6, "5,000,000"), (float("nan"), "nan"), (float("inf"), "inf")],
+)  # fmt: skip
+def test_numbers(value: float | None, shown: str) -> None:
+    assert number(value) == shown
