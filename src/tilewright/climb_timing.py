@@ -92,7 +92,7 @@ def _provenance(backend: CudaBackend, measurement: measure.Measurement, l2: str)
         gpu=device.name,
         date=results.now(),
         driver=Telemetry(device.details["uuid"], backend.device_id).driver_version(),
-        driver_cuda=device.details.get("driver_cuda"),
+        driver_cuda=".".join(map(str, device.details["driver_cuda"])),
         nvrtc=f"{major}.{minor}",
         libraries=vendor_versions(),
         version=__version__,

@@ -34,6 +34,8 @@ _PLANS: Mapping[int, Mapping[str, Any]] = {
         "stages": 2, "pad": 4,
     },
 }  # fmt: skip
+# A K-step of the same bytes in bf16, so that as many barriers pass as many bytes.
+_BF16_PLANS: Mapping[int, Mapping[str, Any]] = {4: {"bk": 32}}
 _COUNTER_EXAMPLES: Mapping[int, tuple[tuple[str, str, tuple[DType, ...], Mapping[str, Any]], ...]] = {
     0: (("swapped", "threadIdx.x walks the rows of C", _SIMT_DTYPES, {"swapped": True, "bm": 32, "bn": 8}),),
     2: (("adjacent", "a thread's 8 columns are adjacent: tx * 8 + j", (FP32,), {"interleaved": False}),),
@@ -75,7 +77,8 @@ class Rung:
         if dtype not in self.dtypes:
             known = ", ".join(d.name for d in self.dtypes)
             raise UsageError(f"rung {self.number} ({self.name}) runs {known}, not {dtype.name}")
-        return Plan(rung=self.number, dtype=dtype, aligned=aligned, **_PLANS[self.number])
+        values = {**_PLANS[self.number], **(_BF16_PLANS.get(self.number, {}) if dtype == BF16 else {})}
+        return Plan(rung=self.number, dtype=dtype, aligned=aligned, **values)
 
     def source(self, plan: Plan, target: Target, arch: str | None = None) -> KernelSource:
         """The flat text of this rung with ``plan`` in front, for the GPU (``arch``) or the host."""

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tilewright import settings
 from tilewright.errors import UsageError
 from tilewright.measure import Measurement
 from tilewright.problem import Problem
@@ -195,10 +196,13 @@ def now() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this package runs from, ``-dirty`` after it when files differ; else None."""
+    """The commit of the checkout that this package runs from, ``-dirty`` after it when files differ.
+
+    Outside a checkout it is ``TILEWRIGHT_COMMIT``, else None.
+    """
     checkout = _checkout()
-    if checkout is None:
-        return None
+    if checkout is None or not (checkout / ".git").exists():
+        return settings.COMMIT.value()
     try:
         name = _git(checkout, "rev-parse", "--short=12", "HEAD")
         return name + "-dirty" if _git(checkout, "status", "--porcelain", "--untracked-files=no") else name

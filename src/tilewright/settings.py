@@ -79,7 +79,14 @@ BACKEND: Setting[str] = Setting(
     "auto",
 )
 
-SETTINGS: tuple[Setting[Path | None] | Setting[str | None] | Setting[str], ...] = (CACHE_DIR, CXX, BACKEND)
+COMMIT: Setting[str | None] = Setting(
+    "TILEWRIGHT_COMMIT",
+    "Commit that measurements record where the package does not run from a git checkout (default: none).",
+    str,
+    None,
+)
+
+SETTINGS: tuple[Setting[Path | None] | Setting[str | None] | Setting[str], ...] = (CACHE_DIR, CXX, BACKEND, COMMIT)
 
 
 def present() -> dict[str, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilewright.cli import output
 from tilewright.cli.options import BackendOption, DTypeOption, Json, K, M, N, Rungs, Seed, Size, problem_size
+from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +25,9 @@ def climb(
     rungs: Rungs = None,
     backend: BackendOption = None,
     seed: Seed = 0,
+    record: Annotated[
+        Path | None, typer.Option(help="Measure at length and append a record a row to this JSON-lines file.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Climb the ladder: run each rung, verify it, and show what it moved and what the arithmetic says.
@@ -31,10 +36,19 @@ def climb(
     """
     shape = problem_size(size, m, n, k)
     from tilewright import climb as engine
+    from tilewright import results
+    from tilewright.measure import Schedule
     from tilewright.report.table import climb_tables
 
+    schedule = Schedule() if record else Schedule.quick()
     with output.progress() as report:
-        result = engine.climb(shape=shape, dtype=dtype, rungs=rungs, backend=backend, seed=seed, progress=report)
+        result = engine.climb(
+            shape=shape, dtype=dtype, rungs=rungs, backend=backend, seed=seed, progress=report, schedule=schedule
+        )
+    if record is not None:
+        if not result.records:
+            raise UsageError(f"--record {record}: nothing was measured, the {result.backend} backend only counts")
+        results.append(record, result.records)
     data = result.to_dict()
     if json:
         output.print_json(data)
