@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 SCHEMA = "tilewright.climb/1"
 EMULATED = (256, 256, 256)
 MEASURED = (4096, 4096, 4096)
-ASSUMED_GPU = "h200"
+ASSUMED_GPU = "h200"  # whose roofs apply where there is no GPU of a known kind
+RECORDED_GPU = "NVIDIA H200"  # whose recorded figures stand beside rungs that are not timed
 Progress = Callable[[int, int, str], None]
 
 
@@ -146,26 +147,35 @@ def climb(
     kinds = [FP32, BF16] if dtype is None else [look_up(dtype)]
     result = ClimbResult(shape, place.name, device, [])
     jobs = {kind: plan_rows(Problem(*shape, kind), chosen, gpu) for kind in kinds}
-    total, done = sum(len(rows) + 1 for rows in jobs.values()), 0
+    total = sum(len(rows) + 2 for rows in jobs.values())
+    done = 0
+
+    def step(label: str, steps: int = 1) -> None:
+        nonlocal done
+        tell(done, total, label)
+        done += steps
+
     for kind, rows in jobs.items():
         problem = Problem(*shape, kind)
-        tell(done, total, f"{kind.name}: compiling {len(rows)} kernels")
+        step(f"{kind.name}: compiling {len(rows)} kernels")
         emulator = _emulator(place)
         _compile_ahead(place, emulator, rows)
         pair = random_operands(problem, seed)
         operands = make_operands(place, problem, *pair)
         for row in rows:
-            done += 1
-            tell(done, total, f"{kind.name}: rung {row.label}")
+            step(f"{kind.name}: rung {row.label}")
             _execute(place, row, operands, pair)
             if emulator is not None and row.fault is None:
                 row.counts = count(emulator, row.rung, row.plan, problem)
         if not isinstance(place, EmulatorBackend):
             from tilewright.climb_timing import time_rows
 
-            result.records += time_rows(place, problem, rows, gpu, schedule=schedule, seed=seed, progress=tell)
-        done += 1
+            result.records += time_rows(
+                place, problem, rows, gpu, schedule=schedule, seed=seed, progress=lambda text: step(text, 0)
+            )
+        step(f"{kind.name}: done")
         result.rows += rows
+    tell(total, total, "done")
     _compare(result.rows)
     return result
 
@@ -240,7 +250,9 @@ def _gpu_of(device: DeviceInfo) -> GpuSpec:
 
 def _recorded(rung: Rung, kind: DType) -> dict[str, Any] | None:
     """The latest committed H200 figure of a rung."""
-    record = results.latest(results.recorded(), what="rung", rung=rung.number, dtype=kind.name)
+    record = results.latest(
+        results.recorded(), what="rung", rung=rung.number, gpu=RECORDED_GPU, problem=Problem(*MEASURED, kind)
+    )
     if record is None or record.tflops is None:
         return None
     shape = {key: record.problem[key] for key in ("m", "n", "k")}

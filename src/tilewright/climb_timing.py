@@ -34,7 +34,7 @@ def time_rows(
     *,
     schedule: measure.Schedule | None = None,
     seed: int = 0,
-    progress: Callable[[int, int, str], None],
+    progress: Callable[[str], None],
 ) -> list[results.Record]:
     """Time the verified rows and cuBLAS against each other, fill in their figures and return the records.
 
@@ -62,7 +62,7 @@ def time_rows(
             baseline=baseline,
             schedule=schedule or measure.Schedule.quick(),
             snapshot=snapshot,
-            progress=lambda name, slot, slots: progress(slot, slots, f"{problem.dtype.name}: timing {name}"),
+            progress=lambda name, slot, slots: progress(f"{problem.dtype.name}: timing {name}, {slot} of {slots}"),
         )
     describe: dict[str, dict[str, Any]] = {VENDOR: {"what": "vendor"}}
     for row in timed:

@@ -201,13 +201,13 @@ def commit() -> str | None:
     Outside a checkout it is ``TILEWRIGHT_COMMIT``, else None.
     """
     checkout = _checkout()
-    if checkout is None or not (checkout / ".git").exists():
+    if checkout is None:
         return settings.COMMIT.value()
     try:
         name = _git(checkout, "rev-parse", "--short=12", "HEAD")
         return name + "-dirty" if _git(checkout, "status", "--porcelain", "--untracked-files=no") else name
     except (OSError, subprocess.SubprocessError):
-        return None
+        return settings.COMMIT.value()
 
 
 def _git(checkout: Path, *arguments: str) -> str:
