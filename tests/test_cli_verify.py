@@ -39,7 +39,7 @@ def test_verify_of_empty_and_tiny_problems(shape: tuple[str, str, str]) -> None:
     [
         (["--size", "8", "--lda", "7"], "lda is 7, shorter than the row"),
         (["--rungs", "4-2"], "rungs '4-2'"),
-        (["--rungs", "0-9"], "rung 5 does not exist"),
+        (["--rungs", "0-9"], "rung 9 does not exist"),
         (["--rungs", "two"], "rungs 'two'"),
         (["--size", "2147483648"], "below 2**31"),
         (["--policy", "never"], "'eager', 'lazy', 'random'"),

@@ -147,7 +147,9 @@ def test_register_block() -> None:
     assert str(shared_load_bytes_per_mac(8, 8, 4)) == "(8 + 8) x 4 B / (8 x 8) = 1 B/MAC"
     # "Shared-memory bandwidth is no longer the limit": to be exact, it is as much of a limit as the FMAs are.
     assert shared_port_demand(after, H100).value == H100.shared_bytes_per_clock == 128
-    assert bottleneck(32, after, FP32_BYTES, H100).startswith("tie: shared-memory port and FP32 issue")
+    assert bottleneck(32, after, FP32_BYTES, H100).startswith(
+        "tie by bytes requested: shared-memory port and FP32 issue"
+    )
     # A 16 x 8 micro-tile breaks the tie.
     wider = shared_load_bytes_per_mac(16, 8, FP32_BYTES).value
     assert shared_port_demand(wider, H100).value == 96

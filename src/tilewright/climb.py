@@ -183,14 +183,16 @@ def climb(
 def plan_rows(problem: Problem, chosen: Sequence[Rung], gpu: GpuSpec) -> list[Row]:
     """The rows of one dtype, each rung followed by the mistakes it is shown beside."""
     aligned = all(ld * problem.dtype.itemsize % 16 == 0 for ld in (problem.lda, problem.ldb, problem.ldc))
+    records = results.recorded()
     rows = []
     for rung in chosen:
         plan = rung.plan(problem.dtype, aligned=aligned)
-        rows.append(Row(rung, plan, derived(plan, gpu), recorded=_recorded(rung, problem.dtype)))
+        rows.append(Row(rung, plan, derived(plan, gpu), recorded=_recorded(records, rung, problem.dtype)))
         for mistake in rung.counter_examples:
             if problem.dtype in mistake.dtypes:
                 wrong = plan.with_(**mistake.changes)
-                rows.append(Row(rung, wrong, derived(wrong, gpu), mistake))
+                arithmetic = {**derived(wrong, gpu), "bottleneck": mistake.bottleneck}
+                rows.append(Row(rung, wrong, arithmetic, mistake))
     return rows
 
 
@@ -248,11 +250,9 @@ def _gpu_of(device: DeviceInfo) -> GpuSpec:
     return get_gpu(device.key or ASSUMED_GPU)
 
 
-def _recorded(rung: Rung, kind: DType) -> dict[str, Any] | None:
+def _recorded(records: Sequence[results.Record], rung: Rung, kind: DType) -> dict[str, Any] | None:
     """The latest committed H200 figure of a rung."""
-    record = results.latest(
-        results.recorded(), what="rung", rung=rung.number, gpu=RECORDED_GPU, problem=Problem(*MEASURED, kind)
-    )
+    record = results.latest(records, what="rung", rung=rung.number, gpu=RECORDED_GPU, problem=Problem(*MEASURED, kind))
     if record is None or record.tflops is None:
         return None
     shape = {key: record.problem[key] for key in ("m", "n", "k")}

@@ -36,9 +36,25 @@ _PLANS: Mapping[int, Mapping[str, Any]] = {
 }  # fmt: skip
 # A K-step of the same bytes in bf16, so that as many barriers pass as many bytes.
 _BF16_PLANS: Mapping[int, Mapping[str, Any]] = {4: {"bk": 32}}
-_COUNTER_EXAMPLES: Mapping[int, tuple[tuple[str, str, tuple[DType, ...], Mapping[str, Any]], ...]] = {
-    0: (("swapped", "threadIdx.x walks the rows of C", _SIMT_DTYPES, {"swapped": True, "bm": 32, "bn": 8}),),
-    2: (("adjacent", "a thread's 8 columns are adjacent: tx * 8 + j", (FP32,), {"interleaved": False}),),
+_COUNTER_EXAMPLES: Mapping[int, tuple[tuple[str, str, str, tuple[DType, ...], Mapping[str, Any]], ...]] = {
+    0: (
+        (
+            "swapped",
+            "threadIdx.x walks the rows of C",
+            "L1/L2 requests: a warp's load of A touches 32 rows, 32 sectors instead of 1",
+            _SIMT_DTYPES,
+            {"swapped": True, "bm": 32, "bn": 8},
+        ),
+    ),
+    2: (
+        (
+            "adjacent",
+            "a thread's 8 columns are adjacent: tx * 8 + j",
+            "shared-memory port: wide loads of B stride over the banks, 2 wavefronts for 1",
+            (FP32,),
+            {"interleaved": False},
+        ),
+    ),
 }
 
 
@@ -48,6 +64,7 @@ class CounterExample:
 
     name: str
     title: str
+    bottleneck: str
     dtypes: tuple[DType, ...]
     changes: Mapping[str, Any] = field(hash=False)
 

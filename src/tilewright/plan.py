@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 Dim3 = tuple[int, int, int]
 LARGEST_GRID = 2**31 - 1  # CUDA C++ Programming Guide, "Compute Capabilities": maximum x-dimension of a grid
-LARGEST_SHARED_BYTES = 232_448  # the same table: 227 KB a block on compute capability 9.0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from tilewright.errors import UsageError
 
 Layout = Literal["row", "column"]
 
-SIZE_LIMIT = 2**31
+# Kernels hold sizes in 32 bits and round them up to whole tiles, of at most 256; offsets have 64 bits.
+SIZE_LIMIT = 2**31 - 1024
 """Kernels take m, n and k as 32-bit integers (offsets are 64-bit), so each must be below this."""
 
 
@@ -168,7 +169,7 @@ def _integer(name: str, value: object) -> int:
 def _size(name: str, value: object) -> int:
     size = _integer(name, value)
     if not 0 <= size < SIZE_LIMIT:
-        raise UsageError(f"{name} is {size}; it must be at least 0 and below 2**31")
+        raise UsageError(f"{name} is {size}; it must be at least 0 and below 2**31 - 1024")
     return size
 
 

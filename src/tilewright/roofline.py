@@ -276,7 +276,7 @@ def bottleneck(
 
     fair = number(gpu.shared_bytes_per_clock / gpu.fp32_fma_per_clock)
     if math.isclose(port, 1.0, rel_tol=_TIE):
-        return f"tie: shared-memory port and FP32 issue are both full at {fair} B/MAC"
+        return f"tie by bytes requested: shared-memory port and FP32 issue are both full at {fair} B/MAC"
     if port > 1.0:
         asked = f"{number(demand / gpu.fp32_fma_per_clock)} B/MAC"
         narrow = f" (a {width}-byte load takes a {_LANE_BYTES}-byte lane)" if width < _LANE_BYTES else ""

@@ -124,4 +124,5 @@ def _after_fork() -> None:
     _findings_lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # not on Windows, where there are no forks
+    os.register_at_fork(after_in_child=_after_fork)

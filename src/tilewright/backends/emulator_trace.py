@@ -135,6 +135,7 @@ class Counts:
             "flop_per_byte_with_c": self.flop_per_byte_with_c,
             "shared_load_bytes_per_mac": self.shared_load_bytes_per_mac,
             "excess_wavefronts_per_request": self.shared.excess_per_request,
+            "approximate": any(line.requests.approximate for line in self.lines),
             "operands": {
                 name: {
                     "sectors_per_request": operand.all.cost_per_request,

@@ -7,7 +7,6 @@ it. A lock file lets one process build while others wait for what it builds.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import os
 import tempfile
@@ -71,5 +70,7 @@ def _publish(path: Path, build: Build) -> None:
 def _locked(folder: Path, name: str) -> Iterator[None]:
     number = int(hashlib.sha256(name.encode()).hexdigest(), 16) % LOCKS
     with open(folder / f"lock-{number}", "a", encoding="ascii") as lock:
+        import fcntl  # not on Windows, where nothing is built
+
         fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by a process that dies
         yield

@@ -22,7 +22,7 @@ from tilewright.cli.options import (
     problem_size,
     whole_option,
 )
-from tilewright.errors import CompileError, EmulatorFault, LaunchError
+from tilewright.errors import CompileError, EmulatorFault, LaunchError, UsageError
 
 if TYPE_CHECKING:
     from tilewright.backends.base import Backend
@@ -59,6 +59,10 @@ def verify(
             help="When the emulator lets asynchronous copies arrive: at once, as late as is legal, in between."
         ),
     ] = "eager",
+    checked: Annotated[
+        bool,
+        typer.Option("--checked", help="Also check exact bounds, races and uninitialised reads, in the emulator."),
+    ] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -71,13 +75,15 @@ def verify(
     chosen = list(ladder.rungs().values()) if rungs is None else ladder.parse_rungs(rungs)
     problems = [Problem(m, n, k, name, lda=lda, ldb=ldb, ldc=ldc) for name in ([dtype] if dtype else ["fp32", "bf16"])]
     place = open_backend(backend, policy=policy, seed=seed)
+    if checked and place.name != "emulator":
+        raise UsageError("--checked is the emulator's: add --backend emulator")
     device = place.device()
     jobs = [(rung, problem) for problem in problems for rung in chosen if problem.dtype in rung.dtypes]
     found = []
     with output.progress() as report:
         for done, (rung, problem) in enumerate(jobs):
             report(done, len(jobs), f"{rung.number} {rung.name} {problem.dtype}")
-            found.append(_check(place, rung, problem, fill, seed))
+            found.append(_check(place, rung, problem, fill, seed, checked))
     if json:
         output.print_json(
             {
@@ -96,8 +102,10 @@ def verify(
         raise typer.Exit(1)
 
 
-def _check(place: Backend, rung: Rung, problem: Problem, fill: Any, seed: int) -> dict[str, Any]:
+def _check(place: Backend, rung: Rung, problem: Problem, fill: Any, seed: int, checked: bool) -> dict[str, Any]:
     """Run one rung and judge what it wrote, and what it left alone. What a kernel does wrong is a finding."""
+    from tilewright.backends.emulator import EmulatorBackend
+    from tilewright.checked import check as check_accesses
     from tilewright.operands import random_operands
     from tilewright.run import make_operands, run
     from tilewright.verify import verify as check
@@ -108,10 +116,15 @@ def _check(place: Backend, rung: Rung, problem: Problem, fill: Any, seed: int) -
     try:
         run(place, rung, operands)
         c, intact = place.download(operands.c), place.padding_intact(operands.c)
+        if checked and isinstance(place, EmulatorBackend):
+            plan = rung.plan(problem.dtype, aligned=operands.aligned)
+            blocks = check_accesses(place, rung, plan, operands)
     except (CompileError, EmulatorFault, LaunchError) as error:
         return {**row, "error_over_bound": None, "says": str(error)}
     report = check(c, a, b, dtype=problem.dtype, out_dtype=problem.out_dtype)
     says = str(report) if intact else f"{report}; the padding between the rows of C was overwritten"
+    if checked:
+        says += f"; {blocks} blocks in bounds, no race"
     return {**row, "ok": report.ok and intact, "error_over_bound": report.max_error_over_bound, "says": says}
 
 
