@@ -1,0 +1,218 @@
+"""The generated blocks of the documentation, and what its pages promise: links, commands, the emulator's reports."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import ladder_blocks as blocks
+import ladder_pages
+import ladder_records
+import pytest
+from observed import Call, kernel_source, product
+
+from tilewright import ladder
+from tilewright.backends.emulator import EmulatorBackend
+from tilewright.backends.emulator_checks import check_bounds, check_races
+from tilewright.backends.host_compiler import available_compilers
+from tilewright.dtypes import FP32
+from tilewright.errors import EmulatorFault, UnavailableError
+from tilewright.problem import Problem
+from tilewright.results import Provenance, Record
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")])
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts/ladder_pages.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+# The blocks
+
+
+def test_blocks_here_are_current_and_a_stale_one_is_found(tmp_path: Path) -> None:
+    for folder in ("docs", "results"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    done = run("--check", tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = tmp_path / "docs/ladder/02_register_block.md"
+    text = page.read_text("utf-8")
+    page.write_text(text.replace("| fp32 adjacent |", "| fp32 adjacent, edited |"), "utf-8")
+    done = run("--check", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "docs/ladder/02_register_block.md: block mistake is not current: run scripts/ladder_pages.py"
+    ]
+    assert run(tmp_path).returncode == 0
+    assert page.read_text("utf-8") == text
+
+
+def test_blocks_missing_doubled_and_unknown_are_found() -> None:
+    text = "".join(f"<!-- generated: {name} -->\nold\n<!-- end: {name} -->\n" for name in ("twice", "twice", "unknown"))
+    found = ladder_pages.renew(text, {"twice": lambda: "new\n", "absent": lambda: "new\n"})
+    assert found.wrong == [
+        "block twice stands there 2 times",
+        "block absent stands there 0 times",
+        "block unknown is one that nothing makes",
+    ]
+    assert found.text.count("new") == 2
+    assert "unknown -->\nold\n" in found.text
+
+
+def test_a_block_that_cannot_be_made_keeps_its_text() -> None:
+    def unavailable() -> str:
+        raise UnavailableError("no compiler")
+
+    text = "by hand\n<!-- generated: x -->\nold\n<!-- end: x -->\n"
+    found = ladder_pages.renew(text, {"x": unavailable})
+    assert (found.text, found.stale) == (text, [])
+    assert found.unmade == ["block x cannot be made here: no compiler"]
+
+
+@pytest.mark.parametrize("number", ladder.rungs())
+def test_counted_blocks_are_the_same_with_every_compiler(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = set()
+    for compiler in available_compilers():
+        backend = EmulatorBackend(compiler=compiler)
+        monkeypatch.setattr(blocks, "emulator", lambda backend=backend: backend)
+        blocks.counted.cache_clear()
+        rung = ladder.rung(number)
+        texts.add(blocks.counted_block(rung, []) + blocks.mistake_block(rung, []))
+    blocks.counted.cache_clear()
+    assert len(texts) == 1
+
+
+def record(name: str, tflops: float, date: str = "2026-11-30T12:00:00Z", **more: object) -> Record:
+    ratio = {"median": 1.5, "min": 1.25, "max": 1.75, "iqr": 0.1}
+    values = {
+        "name": name,
+        "problem": Problem(4096, 4096, 4096, FP32).to_dict(),
+        "provenance": Provenance("NVIDIA H200", date, driver="580.1", commit="abc"),
+        "time_us": {"median": 2500.0, "min": 2400.0, "max": 2600.0, "iqr": 1.0},
+        "tflops": tflops,
+        "ratios": {"1 shared tile": ratio, "0 naive": {**ratio, "median": 9.0}},
+        **more,
+    }
+    return Record(**values)  # type: ignore[arg-type]
+
+
+def test_measured_blocks_show_the_newest_run() -> None:
+    rung = ladder.rung(2)
+    records = [
+        record("2 register block", 33.5, what="rung", rung=2),
+        record("2 adjacent", 22.2, what="counter-example", rung=2),
+        record("2 register block", 11.1, "2026-11-29T12:00:00Z", what="rung", rung=2),
+        record("2 adjacent", 12.3, "2026-11-29T12:00:00Z", what="counter-example", rung=2),
+    ]
+    shown = ladder_records.measured_block(rung, records)
+    assert "| TFLOPS | 33.5 | - |" in shown
+    assert "| of the fp32 roof | 50% | - |" in shown
+    assert "| to rung 1 | 1.5x (1.25 to 1.75) | - |" in shown
+    assert "| time, us (lowest to highest) | 2,500.0 (2,400.0 to 2,600.0) | - |" in shown
+    assert "NVIDIA H200, 2026-11-30T12:00:00Z; driver 580.1" in shown
+    assert "| 15 to 20 TFLOPS | 33.5 TFLOPS, 50% of the roof; 1.5x (1.25 to 1.75) to rung 1; 9x (1.25 to 1.75)" in (
+        ladder_records.expectation_block(rung, records)
+    )
+    assert re.search(r"\| fp32 adjacent .* 22.2 \|", blocks.mistake_block(rung, records))
+    assert "| 2026-11-30T12:00:00Z | NVIDIA H200 | 4096x4096x4096 fp32 | abc | - | 2 |" in (
+        ladder_records.runs_block(records)
+    )
+
+
+def test_measured_blocks_without_records_say_so() -> None:
+    assert "Not measured yet" in ladder_records.measured_block(ladder.rung(0), [])
+    assert "not measured yet" in ladder_records.expectation_block(ladder.rung(0), [])
+    assert "no records yet" in ladder_records.runs_block([])
+
+
+# What the pages promise
+
+
+def anchors(text: str) -> set[str]:
+    """The headings of a page as GitHub links to them."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_resolve() -> None:
+    broken, seen = [], 0
+    for page in PAGES:
+        text = FENCED.sub("", page.read_text("utf-8"))
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"\w+:", target):
+                continue
+            seen += 1
+            name, _, anchor = target.partition("#")
+            file = (page.parent / name).resolve() if name else page
+            line = re.fullmatch(r"L(\d+)", anchor)
+            if not file.exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+            elif line is not None:
+                if int(line[1]) > len(file.read_text("utf-8").splitlines()):
+                    broken.append(f"{page.relative_to(ROOT)}: {target} is past the end")
+            elif anchor and anchor not in anchors(file.read_text("utf-8")):
+                broken.append(f"{page.relative_to(ROOT)}: {target} has no such heading")
+    assert broken == []
+    assert seen > 50
+
+
+def commands() -> list[str]:
+    """Every line of a code block that calls the command line, without its comment."""
+    found = set()
+    for page in PAGES:
+        for language, text in FENCED.findall(page.read_text("utf-8")):
+            if language in ("", "sh"):
+                found |= {line for line in text.splitlines() if line.startswith("tilewright ")}
+    return sorted(found)
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_are_understood(line: str) -> None:
+    import typer
+
+    from tilewright.cli.app import app
+
+    words = shlex.split(line.partition(">")[0], comments=True)[1:]
+    group = typer.main.get_command(app)
+    with group.make_context("tilewright", words) as context:
+        name, command, rest = group.resolve_command(context, words)  # type: ignore[attr-defined]
+        command.make_context(name, rest, parent=context).close()
+
+
+SHOWN = {  # kernel: the check, M, N, K, padding, shared bytes
+    "missing_barrier_after_read": (check_races, 32, 32, 64, 0, 2048),
+    "missing_syncwarp": (check_races, 32, 32, 64, 0, 512),
+    "cp_async_no_wait": (check_races, 32, 32, 64, 0, 2048),
+    "cp_async_no_barrier": (check_races, 32, 32, 64, 0, 1024),
+    "cp_async_overwrites": (check_races, 32, 32, 64, 0, 2048),
+    "uninitialised_tile": (check_races, 16, 16, 16, 0, 2048),
+    "read_past_row_end": (check_bounds, 17, 21, 19, 3, 2048),
+    "store_into_padding": (check_bounds, 17, 21, 19, 3, 2048),
+    "shared_overflow": (check_bounds, 17, 21, 19, 0, 2048),
+    "misaligned_vector": (check_bounds, 16, 64, 8, 0, 0),
+    "divergent_barrier": (check_races, 16, 16, 16, 0, 2048),
+}
+REPORT = re.compile(r"\(\.\./tests/kernels/broken/(\w+)\.cu\)[^`]*?```text\n(.*?)\n```", re.DOTALL)
+REPORTS = dict(REPORT.findall((ROOT / "docs/emulator.md").read_text("utf-8")))
+
+
+def test_every_report_shown_is_checked() -> None:
+    assert sorted(REPORTS) == sorted(SHOWN)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_reports_are_what_the_emulator_says(emulator: EmulatorBackend, name: str) -> None:
+    check, m, n, k, padding, shared_bytes = SHOWN[name]
+    source = kernel_source(f"broken/{name}.cu", TILE=16, BROKEN=1, THREADS=256, SHARED_BYTES=shared_bytes)
+    operands = product(emulator, m, n, k, padding=padding)
+    tiles = -(-m // 16) * -(-n // 16)
+    with pytest.raises(EmulatorFault) as caught:
+        check(emulator, *Call(source, (tiles, 1, 1), (256, 1, 1), operands.args, shared_bytes))
+    assert re.sub(r"0x[0-9a-f]+", "0x...", str(caught.value)) == REPORTS[name]
