@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from tilewright.gpu import GpuSpec
 from tilewright.problem import Problem
 from tilewright.rivals import cublas, operand_sets, vendor_versions
 from tilewright.roofline import percent_of_roof, roof_of
-from tilewright.run import prepare
+from tilewright.run import arguments, prepare
 from tilewright.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def time_rows(
     sets = operand_sets(backend, problem, rotation.sets, seed=seed)
     rivals = []
     for row in timed:
-        launches = [prepare(backend, row.rung, row.plan, operands) for operands in sets]
+        first = prepare(backend, row.rung, row.plan, sets[0])
+        launches = [first, *(replace(first, args=arguments(operands)) for operands in sets[1:])]
         rivals.append(measure.Rival(row.label, [partial(launch, backend) for launch in launches]))
     try:
         rivals.append(cublas(backend, sets, VENDOR))

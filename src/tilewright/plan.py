@@ -74,7 +74,7 @@ class Plan:
         return (down * across, 1, 1)
 
     def interior_block(self, problem: Problem) -> int:
-        """The block nearest the middle of C: a whole tile wherever there is one."""
+        """A block about the middle of C: a whole tile wherever there is one, away from the edges where it can be."""
         down, across = self.tiles(problem)
         whole_down, whole_across = max(problem.m // self.bm, 1), max(problem.n // self.bn, 1)
         return min(down // 2, whole_down - 1) * across + min(across // 2, whole_across - 1)

@@ -40,7 +40,8 @@ class Operands:
                 f"shapes do not fit: A {a.rows}x{a.cols}, B {b.rows}x{b.cols}, C {c.rows}x{c.cols}; "
                 "C (m, n) = A (m, k) B (k, n)"
             )
-        return Problem(c.rows, c.cols, a.cols, a.dtype, c.dtype, lda=a.ld, ldb=b.ld, ldc=c.ld)
+        lda, ldb, ldc = (max(x.ld, 1) for x in (a, b, c))  # a tight matrix without columns has ld 0
+        return Problem(c.rows, c.cols, a.cols, a.dtype, c.dtype, lda=lda, ldb=ldb, ldc=ldc)
 
 
 def make_operands(backend: Backend, problem: Problem, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Operands:

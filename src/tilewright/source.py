@@ -20,7 +20,7 @@ CUDA_ROOT = Path(__file__).parent / "cuda"
 Target = Literal["gpu", "host"]
 ENTRY = "tw_gemm"
 
-_INCLUDE = re.compile(r"^\s*#\s*include\s*<(tw/[\w./]+)>")
+_INCLUDE = re.compile(r"^\s*#\s*include\s*<(tw/\w+\.cuh)>")
 _ANY_INCLUDE = re.compile(r"^\s*#\s*include\b")
 
 

@@ -118,7 +118,7 @@ class EmulatorBackend:
         if matrix.rows < 2 or matrix.cols == 0:
             return True
         size = matrix.dtype.itemsize
-        full = matrix.owner.bytes()[: (matrix.rows - 1) * matrix.ld * size].reshape(matrix.rows - 1, matrix.ld * size)
+        full = _memory(matrix)[: (matrix.rows - 1) * matrix.ld * size].reshape(matrix.rows - 1, matrix.ld * size)
         return bool((full[:, matrix.cols * size :] == POISON).all())
 
     def compile(self, source: KernelSource, *, instrumented: bool = False) -> EmulatorKernel:
@@ -207,10 +207,16 @@ class EmulatorBackend:
         return stats
 
 
+def _memory(matrix: Matrix) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes from a matrix's first element to its last, not a copy. Its owner has to live meanwhile."""
+    size = ((matrix.rows - 1) * matrix.ld + matrix.cols) * matrix.dtype.itemsize
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(matrix.pointer))
+
+
 def _rows(matrix: Matrix) -> np.ndarray[Any, Any]:
     """The matrix in its own memory, as ``(rows, cols)``."""
     if matrix.rows == 0 or matrix.cols == 0:
         return np.empty((matrix.rows, matrix.cols), matrix.dtype.numpy)
     strides = (matrix.ld * matrix.dtype.itemsize, matrix.dtype.itemsize)
-    elements = matrix.owner.bytes().view(matrix.dtype.numpy)
+    elements = _memory(matrix).view(matrix.dtype.numpy)
     return np.lib.stride_tricks.as_strided(elements, (matrix.rows, matrix.cols), strides)

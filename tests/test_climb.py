@@ -1,0 +1,324 @@
+"""The climb in the emulator: every rung verified, and what is counted held against what the arithmetic says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runner import run, squeezed
+
+from tilewright import climb as engine
+from tilewright import ladder, nvrtc, results
+from tilewright.climb import SCHEMA, climb
+from tilewright.errors import UnavailableError, UsageError
+from tilewright.problem import Problem
+
+Json = dict[str, Any]
+
+# The document of ``climb --json`` as issue and documentation promise it, and what it holds besides.
+PROMISED = {"schema", "problem", "backend", "device", "rungs"}
+PROMISED_ROW = {
+    "rung", "name", "verified", "error_over_bound", "derived", "counted", "compiled", "time_us", "tflops",
+    "percent_of_roof", "speedup_over_previous", "speedup_over_naive", "recorded",
+}  # fmt: skip
+MORE_OF_A_ROW = {"dtype", "fault", "speedup_over_vendor", "plan"}
+COUNTED = {
+    "flop_per_byte", "flop_per_byte_with_c", "shared_load_bytes_per_mac", "excess_wavefronts_per_request", "operands",
+}  # fmt: skip
+SPEED = ("time_us", "tflops", "percent_of_roof", "speedup_over_previous", "speedup_over_naive")
+
+
+@pytest.fixture(scope="module")
+def document(shared_cache: Path) -> Json:
+    """One climb of all rungs in both dtypes at 256^3, as a machine with no GPU, no NVRTC and no records has it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWRIGHT_CACHE_DIR", str(shared_cache))
+        patch.setattr(nvrtc, "available", lambda: False)
+        patch.setattr(results, "recorded", list)
+        found = climb(shape=(256, 256, 256), backend="emulator").to_dict()
+    return dict(json.loads(json.dumps(found, allow_nan=False)))
+
+
+def rows(document: Json, dtype: str) -> dict[str, Json]:
+    """The rows of a dtype by name."""
+    return {row["name"]: row for row in document["rungs"] if row["dtype"] == dtype}
+
+
+def small(**arguments: Any) -> list[Json]:
+    """The rows of a small climb in the emulator."""
+    given = {"shape": (70, 70, 40), "dtype": "fp32", "rungs": "0-1", "backend": "emulator", **arguments}
+    return list(climb(**given).to_dict()["rungs"])
+
+
+# ---- what it must show -----------------------------------------------------------------------------------------------
+
+
+def test_every_rung_is_verified_in_both_dtypes(document: Json) -> None:
+    ladder_rows = [(row["dtype"], row["rung"]) for row in document["rungs"] if "counter_example" not in row]
+    assert ladder_rows == [(dtype, number) for dtype in ("fp32", "bf16") for number in ladder.rungs()]
+    for row in document["rungs"]:
+        assert row["verified"] is True, row["name"]
+        assert 0 < row["error_over_bound"] <= 1
+        assert row["fault"] is None
+
+
+def test_counted_is_derived_within_2_percent(document: Json) -> None:
+    for row in document["rungs"]:
+        counted, derived = row["counted"], row["derived"]
+        assert counted["flop_per_byte"] == pytest.approx(derived["flop_per_byte"], rel=0.02)
+        assert counted["flop_per_byte_with_c"] < counted["flop_per_byte"]
+        assert counted["shared_load_bytes_per_mac"] == pytest.approx(derived["shared_load_bytes_per_mac"], rel=0.02)
+
+
+@pytest.mark.parametrize(("dtype", "naive", "tiled"), [("fp32", 0.25, 32), ("bf16", 0.5, 64)])
+def test_intensity_of_the_ladder(document: Json, dtype: str, naive: float, tiled: float) -> None:
+    found = {name: row["counted"]["flop_per_byte"] for name, row in rows(document, dtype).items()}
+    assert found["naive"] == found["swapped"] == naive
+    assert [found[name] for name in ("shared tile", "register block", "vectorised")] == [tiled] * 3
+    plan = rows(document, dtype)["double-buffered"]["plan"]
+    itemsize = {"fp32": 4, "bf16": 2}[dtype]
+    expected = 2 * plan["bm"] * plan["bn"] / ((plan["bm"] + plan["bn"]) * itemsize)
+    assert found["double-buffered"] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(("dtype", "itemsize"), [("fp32", 4), ("bf16", 2)])
+def test_registers_cut_shared_loads_eight_times(document: Json, dtype: str, itemsize: int) -> None:
+    found = {name: row["counted"]["shared_load_bytes_per_mac"] for name, row in rows(document, dtype).items()}
+    assert found["naive"] == 0
+    assert found["shared tile"] == 2 * itemsize
+    assert found["shared tile"] / found["register block"] == 8
+    assert found["vectorised"] == found["register block"]
+    assert found["double-buffered"] < found["register block"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_accesses_that_waste_nothing_and_mistakes_that_do(document: Json, dtype: str) -> None:
+    counted = {name: row["counted"] for name, row in rows(document, dtype).items()}
+    for name in ("register block", "vectorised", "double-buffered"):
+        assert counted[name]["excess_wavefronts_per_request"] == 0, name
+    for name in ("vectorised", "double-buffered"):
+        assert counted[name]["operands"] == {x: {"sectors_per_request": 16, "ideal": 16} for x in "abc"}, name
+    swapped, naive = counted["swapped"]["operands"], counted["naive"]["operands"]
+    assert naive["a"] == {"sectors_per_request": 1, "ideal": 1}, "a broadcast"
+    assert swapped["a"]["sectors_per_request"] == swapped["c"]["sectors_per_request"] == 32
+    assert naive["b"]["sectors_per_request"] == naive["c"]["sectors_per_request"] == {"fp32": 4, "bf16": 2}[dtype]
+    assert counted["naive"]["excess_wavefronts_per_request"] is None, "it has no shared memory"
+    if dtype == "fp32":
+        assert counted["adjacent"]["excess_wavefronts_per_request"] > 1
+
+
+def test_the_bottleneck_in_words(document: Json) -> None:
+    said = {name: row["derived"]["bottleneck"] for name, row in rows(document, "fp32").items()}
+    assert "L2" in said["naive"]
+    assert said["shared tile"].startswith("shared-memory port: 8 B/MAC")
+    assert said["register block"].startswith("tie")
+    assert said["double-buffered"].startswith("FP32 issue")
+    assert rows(document, "bf16")["register block"]["derived"]["bottleneck"].startswith("FP32 issue")
+
+
+# ---- the document ----------------------------------------------------------------------------------------------------
+
+
+def test_the_schema(document: Json) -> None:
+    assert (document["schema"], SCHEMA) == ("tilewright.climb/1",) * 2
+    assert set(document) == PROMISED | {"vendor"}
+    assert document["problem"] == {"m": 256, "n": 256, "k": 256}
+    assert document["backend"] == document["device"]["name"] == "emulator"
+    assert document["vendor"] == []
+    for row in document["rungs"]:
+        assert set(row) - {"counter_example"} == PROMISED_ROW | MORE_OF_A_ROW
+        assert set(row["derived"]) == {"flop_per_byte", "shared_load_bytes_per_mac", "bottleneck", "formula"}
+        assert set(row["counted"]) == COUNTED | {"approximate"}
+        assert set(row["counted"]["operands"]) == set("abc")
+        for operand in row["counted"]["operands"].values():
+            assert set(operand) == {"sectors_per_request", "ideal"}
+        assert ("counter_example" in row) == (row["name"] in ("swapped", "adjacent"))
+        # Absent here: no NVRTC, no GPU, no records. The emulator claims no speed.
+        assert row["compiled"] is row["recorded"] is None
+        assert [row[key] for key in SPEED] == [None] * len(SPEED)
+        assert row["speedup_over_vendor"] == {}
+
+
+@pytest.mark.skipif(not nvrtc.available(), reason="cuda-core or NVRTC is not installed")
+def test_what_nvrtc_says_of_each_rung() -> None:
+    for row in small(rungs="0-2", dtype="bf16"):
+        compiled = row["compiled"]
+        assert compiled["shared_bytes"] == row["plan"]["shared_bytes"]
+        assert (compiled["spill_bytes"], compiled["warnings"]) == (0, [])
+        assert 16 <= compiled["registers"] <= 255
+
+
+def test_the_default_problem_and_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "available", lambda: False)
+    result = climb(backend="emulator", rungs="0", dtype="bf16")
+    assert result.shape == (256, 256, 256)
+    assert [(row.name, row.plan.dtype.name, row.mistake is None) for row in result.rows] == [
+        ("naive", "bf16", True),
+        ("swapped", "bf16", False),
+    ]
+    with pytest.raises(UsageError, match="rung 9 does not exist"):
+        climb(backend="emulator", rungs="9")
+    with pytest.raises(UsageError, match="dtype 'fp8' is not one of"):
+        climb(backend="emulator", dtype="fp8")
+    with pytest.raises(UsageError, match="m is -1"):
+        climb(backend="emulator", shape=(-1, 1, 1))
+
+
+def test_without_any_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CXX", "no-such-compiler")
+    with pytest.raises(UnavailableError, match=r"tilewright\[emulator\]"):
+        climb(backend="emulator")
+
+
+@pytest.mark.parametrize("shape", [(129, 257, 33), (1, 1, 1), (300, 76, 52), (5, 6, 0), (0, 6, 5), (6, 0, 0)])
+def test_any_shape_can_be_climbed(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "available", lambda: False)
+    found = small(shape=shape, rungs="0-4", dtype=None)
+    assert len(found) == 13
+    for row in found:
+        assert row["verified"] is True
+        itemsize = {"fp32": 4, "bf16": 2}[row["dtype"]]
+        assert row["plan"]["aligned"] == all(max(length, 1) * itemsize % 16 == 0 for length in shape[1:])
+        assert (row["counted"] is None) == (0 in shape)
+
+
+def test_the_same_seed_gives_the_same_errors() -> None:
+    first, again, other = (small(rungs="1", seed=seed)[0]["error_over_bound"] for seed in (3, 3, 4))
+    assert first == again != other
+
+
+def test_progress_never_goes_back_and_ends_at_the_end() -> None:
+    told: list[tuple[int, int, str]] = []
+    small(dtype=None, progress=lambda done, total, label: told.append((done, total, label)))
+    assert len({total for _, total, _ in told}) == 1
+    done = [each for each, _, _ in told]
+    assert done == sorted(done)
+    assert done[0] == 0
+    assert done[-1] == told[0][1], "the bar is full when the climb is over"
+    said = " ".join(label for _, _, label in told)
+    assert all(f"{dtype}: rung {name}" in said for dtype in ("fp32", "bf16") for name in ("0 naive", "1 shared tile"))
+
+
+# ---- a rung that is wrong --------------------------------------------------------------------------------------------
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old: str, new: str) -> None:
+    """Replace a part of rung 1's text."""
+    right = ladder.rung(1)
+    text = right.path.read_text("utf-8")
+    assert old in text
+    file = tmp_path / right.path.name
+    file.write_text(text.replace(old, new), "utf-8")
+    wrong = {**ladder.rungs(), 1: dataclasses.replace(right, path=file)}
+    monkeypatch.setattr(ladder, "rungs", lambda: wrong)
+    monkeypatch.setattr(engine, "all_rungs", lambda: wrong)
+
+
+WRONG = [
+    ("kk < BK; ++kk)\n        acc", "kk < BK - 1; ++kk)\n        acc", False),  # the last k of each step left out
+    ("if (row < m && col < n) c", "if (row < m - 1 && col < n) c", False),  # the last row not written
+    ("const bool inside = row0 + r < m && k0 + kk < k;", "const bool inside = true;", True),  # reads past the end of A
+]
+
+
+@pytest.mark.parametrize(("old", "new", "faults"), WRONG)
+def test_a_broken_rung_is_not_verified_and_the_command_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old: str, new: str, faults: bool
+) -> None:
+    broken(monkeypatch, tmp_path, old, new)
+    naive, _, tile = small(rungs="0-1")
+    assert naive["verified"] is True
+    assert tile["verified"] is False
+    if faults:
+        assert "out-of-bounds" in tile["fault"]
+        assert tile["error_over_bound"] is tile["counted"] is None
+    else:
+        assert tile["fault"] is None
+        assert tile["error_over_bound"] > 1
+        assert tile["counted"]["flop_per_byte"] > 0
+
+    arguments = ["climb", "--size", "70", "--rungs", "0-1", "--dtype", "fp32", "--backend", "emulator"]
+    shown = run(*arguments)
+    assert shown.exit_code == 1
+    assert "not verified: 1 shared tile" in shown.stderr
+    assert "FAILED" in shown.stdout
+    assert ("out-of-bounds" in shown.stdout) == faults
+    as_json = run(*arguments, "--json")
+    assert as_json.exit_code == 1
+    assert [row["verified"] for row in json.loads(as_json.stdout)["rungs"]] == [True, True, False]
+
+
+def test_a_rung_that_does_not_compile_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken(monkeypatch, tmp_path, "float acc", "flaot acc")
+    done = run("climb", "--size", "8", "--rungs", "0-1", "--backend", "emulator")
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert "flaot" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_warning_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken(monkeypatch, tmp_path, "const int t = threadIdx.x;", "const int t = threadIdx.x;\n  if (t >= 992) return;")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        small(rungs="1")
+    assert any("after threads of the block had returned" in str(w.message) for w in caught)
+
+
+# ---- recorded figures ------------------------------------------------------------------------------------------------
+
+
+def record(rung: int, tflops: float | None, **more: Any) -> results.Record:
+    gpu, date = more.pop("gpu", "NVIDIA H200"), more.pop("date", "2026-11-28T10:00:00Z")
+    problem = Problem(*(more.pop("size", 4096),) * 3, more.pop("dtype", "fp32")).to_dict()
+    time_us = None if tflops is None else {"median": 1.0, "min": 1.0, "max": 1.0, "iqr": 0.0}
+    values = {"what": "rung", "name": "x", "rung": rung, "time_us": time_us, "tflops": tflops, **more}
+    return results.Record(problem=problem, provenance=results.Provenance(gpu, date), **values)
+
+
+def committed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *records: results.Record) -> None:
+    """Put a results folder of the test's own in place of the repository's."""
+    results.append(tmp_path / "results" / "records.jsonl", records)
+    monkeypatch.setattr(results, "recorded_results_dir", lambda: tmp_path / "results")
+    monkeypatch.setattr(nvrtc, "available", lambda: False)
+
+
+def test_the_latest_recorded_figure_stands_beside_its_rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    committed(
+        monkeypatch,
+        tmp_path,
+        record(0, 2.5),
+        record(0, 1.5, date="2026-11-20T10:00:00Z"),
+        record(0, None, date="2026-12-01T10:00:00Z", error="LaunchError: no"),
+        record(0, 3.5, dtype="bf16"),
+        record(0, 99.0, what="counter-example", date="2026-12-01T10:00:00Z"),
+        record(2, 39.5),
+    )
+    problem = {"m": 4096, "n": 4096, "k": 4096}
+    expected = {"gpu": "NVIDIA H200", "date": "2026-11-28", "problem": problem, "tflops": 2.5}
+    naive, swapped, tile = small(rungs="0-1")
+    assert naive["recorded"] == expected
+    assert swapped["recorded"] is tile["recorded"] is None
+    assert small(rungs="0", dtype="bf16")[0]["recorded"] == {**expected, "tflops": 3.5}
+    assert all(row[key] is None for row in (naive, swapped, tile) for key in SPEED), "recorded is not measured"
+    shown = run("climb", "--size", "64", "--rungs", "0", "--dtype", "fp32", "--backend", "emulator").stdout
+    assert "2.5" in shown
+    assert squeezed("* measured on NVIDIA H200, 4096x4096x4096, 2026-11-28") in squeezed(shown)
+
+
+def test_a_recorded_figure_is_of_an_h200_on_the_problem_that_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    newer = {"date": "2027-01-01T00:00:00Z"}
+    others = record(0, 9.9, gpu="NVIDIA B200", **newer), record(0, 8.8, size=64, **newer)
+    committed(monkeypatch, tmp_path, record(0, 2.5), *others)
+    assert small(rungs="0")[0]["recorded"]["tflops"] == 2.5
+
+
+def test_without_records_there_is_nothing_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "recorded_results_dir", lambda: None)
+    assert [row["recorded"] for row in small()] == [None] * 3
