@@ -25,6 +25,7 @@ FORBIDDEN = {
     r"^\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b": "conditional compilation",
     r"\b__CUDA_ARCH\w*|\b__CUDACC\w*": "an architecture or compiler test",
     r"\b__shared__\b": "__shared__ (shared memory is one struct: tw::shared<T>())",
+    r"\b(\w*_)?mem(cpy|move|set)\b": "a copy of bytes, which the emulator may not see (tw::load, tw::store)",
     r"\b(cute|cutlass|cub|thrust)::": "a foreign template library",
 }
 

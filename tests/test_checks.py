@@ -101,6 +101,8 @@ def test_seam_misses_nothing_that_is_taken_away(copy: Path) -> None:
         ("  #if 1", "conditional compilation"),
         ("int a = __CUDA_ARCH__;", "architecture"),
         ("__shared__ float tile[32];", "__shared__"),
+        ("memcpy(to, from, 16);", "copy of bytes"),
+        ("__builtin_memset(to, 0, 16);", "copy of bytes"),
         ("cute::print(x);", "template library"),
     ],
 )

@@ -258,7 +258,7 @@ def stray(backend: EmulatorBackend, case: int, at: int) -> None:
         (2, 1, "misaligned", "wide load or store"),
         (3, 1024, "out-of-bounds", "shared\\+4096 of block rank 0, which has 1000 shared bytes"),
         (4, 0, "misuse", "division by zero"),
-        (5, (128 << 10) - 1, "out-of-bounds", "local memory of 64 KB has overflowed"),
+        (5, (1 << 20) - 1, "out-of-bounds", "local memory of 512 KB has overflowed"),
     ],
 )
 def test_a_stray_access_is_named(emulator: EmulatorBackend, case: int, at: int, kind: str, text: str) -> None:
@@ -290,7 +290,7 @@ def test_a_deadlock_says_who_waits_where(emulator: EmulatorBackend) -> None:
     assert caught.value.detail.splitlines()[1:4] == [
         "  warp 0 lanes 0-31: __syncthreads (barrier 0: 64 of 96 threads arrived)",
         "  warp 1 lanes 0-31: barrier_sync (barrier 3: 32 of 64 threads arrived)",
-        "  warp 2 lanes 0-31: __syncthreads (barrier 0: 64 of 96 threads arrived) [block 0,0,0 thread 95]",
+        "  warp 2 lanes 0-31: __syncthreads (barrier 0: 64 of 96 threads arrived) [block 0,0,0]",
     ]
     with pytest.raises(EmulatorFault) as caught:
         stuck(emulator, 1)

@@ -6,6 +6,7 @@ It computes what a GPU computes and finds what a GPU would not forgive; it says 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -59,7 +60,6 @@ class EmulatorBackend:
         self.last_launch: LaunchStats | None = None
         self._compiler = compiler
         self._kernels: dict[tuple[KernelSource, bool], EmulatorKernel] = {}
-        self._lock = threading.Lock()
 
     @property
     def compiler(self) -> HostCompiler:
@@ -71,7 +71,7 @@ class EmulatorBackend:
     @property
     def build(self) -> HostBuild:
         """The compiler's runtime, built and loaded at the first use."""
-        with self._lock:
+        with _build_lock:
             return host_build(self.compiler, cache_dir())
 
     @property
@@ -220,3 +220,16 @@ def _rows(matrix: Matrix) -> np.ndarray[Any, Any]:
     strides = (matrix.ld * matrix.dtype.itemsize, matrix.dtype.itemsize)
     elements = _memory(matrix).view(matrix.dtype.numpy)
     return np.lib.stride_tricks.as_strided(elements, (matrix.rows, matrix.cols), strides)
+
+
+_build_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """In a child: a thread that was building when its parent forked is not there to let go."""
+    global _build_lock
+    _build_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where there are no forks
+    os.register_at_fork(after_in_child=_after_fork)

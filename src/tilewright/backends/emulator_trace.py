@@ -27,7 +27,8 @@ class Requests:
 
     ``lanes`` and ``bytes`` are what their active lanes asked for. ``cost`` is in wavefronts for shared memory and in
     32-byte sectors for global; ``ideal`` is the least that the same lanes could cost. ``approximate`` when lanes of a
-    warp passed a site unequally often, so that the grouping into requests is a guess.
+    warp passed a site unequally often, so that the grouping into requests is a guess. Not flagged, but too few, are the
+    requests of a site where lanes take turns, each in its own round of a loop.
     """
 
     requests: int = 0

@@ -1,7 +1,8 @@
 """The host C++ compiler: which one there is, and how it builds the emulator's runtime and its kernels.
 
-Two builds of a kernel: plain, and instrumented, in which the compiler calls the runtime at each memory access. g++
-has only ThreadSanitizer's callbacks for that (compiled for, never linked with), clang those of its coverage tool.
+Two builds of a kernel: plain, and instrumented, in which the compiler calls the runtime at each memory access. Both
+families do that for ThreadSanitizer, which kernels are compiled for and never linked with. (clang's coverage tool calls
+at accesses as well, but not where a struct is copied, and it does not tell what may be unaligned.)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -47,6 +49,10 @@ _COMMON = (
     "-fno-stack-protector",
     "-fvisibility=hidden",
 )
+# nvcc forgives a float* that points at unsigned words, and so does the emulator.
+_KERNEL = ("-ffp-contract=fast", "-fno-strict-aliasing")
+# Not every compiler has these for every machine. A large frame must not step over the page that ends its stack.
+_OPTIONAL = ("-fstack-clash-protection",)
 # #pragma unroll is for nvcc, and clang need not follow it; vector types never cross from one library to another.
 _QUIET: dict[Kind, tuple[str, ...]] = {
     "gcc": ("-Wno-unknown-pragmas", "-Wno-psabi"),
@@ -54,11 +60,22 @@ _QUIET: dict[Kind, tuple[str, ...]] = {
 }
 _QUIET["zig"] = _QUIET["clang"]
 # How fast a kernel runs: the fastest of those measured on rungs 2 to 4 that still compile in a fraction of a second.
-_OPTIMISE: dict[Kind, str] = {"gcc": "-O3", "clang": "-O2", "zig": "-O2"}
-# Nothing that joins accesses: what is counted is what the kernel says.
+# clang unrolls a loop in full where its pragma says so, but for one that would become larger than this: at its own
+# limit (16384) the K-steps of rung 4 take seconds to compile, and run no faster.
+_OPTIMISE: dict[Kind, tuple[str, ...]] = {
+    "gcc": ("-O3",),
+    "clang": ("-O2", "-mllvm", "-pragma-unroll-threshold=1024"),
+}
+_OPTIMISE["zig"] = _OPTIMISE["clang"]
+# Nothing that joins accesses: what is counted is what the kernel says. No tail calls, or the caller's line is lost.
 _INSTRUMENT: dict[Kind, tuple[str, ...]] = {
-    "gcc": ("-fsanitize=thread", "-fno-tree-vectorize", "-fno-store-merging"),
-    "clang": ("-fsanitize-coverage=func,trace-loads,trace-stores", "-fno-vectorize", "-fno-slp-vectorize"),
+    "gcc": ("-fsanitize=thread", "-fno-tree-vectorize", "-fno-store-merging", "-fno-optimize-sibling-calls"),
+    "clang": (
+        *("-Xclang", "-fsanitize=thread"),  # to the compiler proper: the driver would link the sanitizer's runtime
+        *("-mllvm", "-tsan-instrument-read-before-write"),  # else c[i] += x is one write
+        *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+        *("-fno-vectorize", "-fno-slp-vectorize", "-fno-optimize-sibling-calls"),
+    ),
 }
 _INSTRUMENT["zig"] = _INSTRUMENT["clang"]
 
@@ -148,15 +165,16 @@ def _ziglang() -> HostCompiler | None:
 def flags(compiler: HostCompiler, *, instrumented: bool) -> tuple[str, ...]:
     """What a kernel is compiled with. Never for this machine's own CPU: the cache may be shared by machines."""
     kind = compiler.kind
-    build = ("-O2", "-g1", "-DTW_COUNT", *_INSTRUMENT[kind]) if instrumented else (_OPTIMISE[kind], "-g0")
-    return (*build, *_COMMON, *_target(kind), "-ffp-contract=fast", *_QUIET[kind])
+    build = ("-O2", "-g1", "-DTW_COUNT", *_INSTRUMENT[kind]) if instrumented else (*_OPTIMISE[kind], "-g0")
+    return (*build, *_COMMON, *_target(kind), *_KERNEL, *_QUIET[kind])
 
 
 def spelled_for(compiler: HostCompiler, text: str, *, instrumented: bool) -> str:
     """A kernel's text with ``#pragma unroll`` as the compiler spells it, and with how far, where none is given.
 
-    Unrolling in full, as nvcc does, serves clang's plain build. It makes g++ slow and its code large, and where each
-    access is a call it only costs compile time: there, by 2 is what the measured kernels do best with.
+    Unrolling in full, as nvcc does, serves clang's plain build (within the limit of ``_OPTIMISE``). It makes g++ slow
+    and its code large, and where each access is a call it only costs compile time: there, by 2 is what the measured
+    kernels do best with.
     """
     if compiler.kind != "gcc" and not instrumented:
         return text
@@ -199,12 +217,13 @@ class HostBuild:
         sources = sorted([*RUNTIME_ROOT.glob("*.[ch]pp"), HOST_ROOT / "tw" / "abi.cuh"])
         texts = [part for path in sources for part in (path.name, path.read_text("utf-8"))]
         key = self._key(*_runtime_flags(compiler.kind), *_link_flags(compiler.kind, ""), *texts)
+        self.optional = self._accepted_options()
         self.runtime_name = f"libtw_runtime-{key}.so"
         self.runtime = library_cache.load(self.folder, self.runtime_name, self._build_runtime)
 
     def load_kernel(self, name: str, text: str, *, instrumented: bool) -> ctypes.CDLL:
         """Build a flat kernel text, or find it in the cache, and load it."""
-        options = flags(self.compiler, instrumented=instrumented)
+        options = (*flags(self.compiler, instrumented=instrumented), *self.optional)
         text = spelled_for(self.compiler, text, instrumented=instrumented)
         library = f"{name}-{self._key(self.runtime_name, *options, text)}.so"
 
@@ -225,7 +244,39 @@ class HostBuild:
             ]
             self._run([*options, *arguments], target.parent, f"kernel {name}", text)
 
-        return library_cache.load(self.folder, library, build)
+        try:
+            return library_cache.load(self.folder, library, build)
+        except library_cache.Unloadable as error:
+            raise CompileError(
+                f"kernel {name} was compiled, but cannot be loaded", log=str(error), source=text
+            ) from None
+
+    def _accepted_options(self) -> tuple[str, ...]:
+        """Those of ``_OPTIONAL`` that the compiler takes without a word; asked once, and kept in the cache."""
+        answer = self.folder / f"options-{self._key(*_target(self.compiler.kind), *_OPTIONAL)}"
+        try:
+            known = answer.read_text("ascii").split()
+            return tuple(option for option in _OPTIONAL if option in known)
+        except (OSError, UnicodeDecodeError):
+            pass
+        self.folder.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix="build-", dir=self.folder))
+        try:
+            (scratch / "empty.cpp").write_text("void empty() {}\n", "ascii")
+            accepted = tuple(option for option in _OPTIONAL if self._accepts(option, scratch))
+            (scratch / "answer").write_text("\n".join(accepted), "ascii")
+            os.replace(scratch / "answer", answer)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return accepted
+
+    def _accepts(self, option: str, folder: Path) -> bool:
+        arguments = [*_target(self.compiler.kind), "-Werror", option, "-c", "empty.cpp", "-o", "empty.o"]
+        try:
+            self._run(arguments, folder, f"the option {option}")
+        except CompileError:
+            return False
+        return True
 
     def _key(self, *parts: str) -> str:
         identity = (self.compiler.kind, self.compiler.version, importlib.machinery.EXTENSION_SUFFIXES[0])

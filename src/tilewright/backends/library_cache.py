@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,10 +21,14 @@ LOCKS = 16  # builds of different libraries seldom wait for each other, and the 
 Build = Callable[[Path], None]  # writes a library to the path it is given
 
 
+class Unloadable(OSError):
+    """A library that was just built, and the loader refuses it: it calls what nothing defines, most likely."""
+
+
 def load(folder: Path, name: str, build: Build) -> ctypes.CDLL:
     """Load ``folder/name``, built by ``build`` if it is not there or not what was built.
 
-    Raises what ``build`` raises, and ``OSError`` when the loader refuses a library just built.
+    Raises what ``build`` raises, and ``Unloadable`` when the loader refuses a library just built.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
@@ -38,7 +43,11 @@ def load(folder: Path, name: str, build: Build) -> ctypes.CDLL:
             if path.exists() and _checksum_file(path).exists():
                 _warn(path, "it is not what was written")
             _publish(path, build)
-    return ctypes.CDLL(str(path))
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:  # another build would fare no better
+        _checksum_file(path).unlink(missing_ok=True)
+        raise Unloadable(str(error)) from None
 
 
 def _warn(path: Path, problem: str) -> None:
@@ -57,20 +66,44 @@ def _intact(path: Path) -> bool:
 
 
 def _publish(path: Path, build: Build) -> None:
-    with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as scratch:
-        library = Path(scratch) / path.name
+    # Not TemporaryDirectory: a child forked meanwhile would delete the folder when it exits.
+    scratch = Path(tempfile.mkdtemp(prefix="build-", dir=path.parent))
+    try:
+        library = scratch / path.name
         build(library)
-        checksum = Path(scratch) / "sha256"
+        checksum = scratch / "sha256"
         checksum.write_text(hashlib.sha256(library.read_bytes()).hexdigest(), "ascii")
         os.replace(library, path)
         os.replace(checksum, _checksum_file(path))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+_held: set[int] = set()  # lock files held now
 
 
 @contextmanager
 def _locked(folder: Path, name: str) -> Iterator[None]:
-    number = int(hashlib.sha256(name.encode()).hexdigest(), 16) % LOCKS
-    with open(folder / f"lock-{number}", "a", encoding="ascii") as lock:
-        import fcntl  # not on Windows, where nothing is built
+    import fcntl  # not on Windows, where nothing is built
 
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by a process that dies
+    number = int(hashlib.sha256(name.encode()).hexdigest(), 16) % LOCKS
+    lock = os.open(folder / f"lock-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    _held.add(lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released by a process that dies, too
         yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)  # closing would not do, while a forked child has it open as well
+        _held.discard(lock)
+        os.close(lock)
+
+
+def _after_fork() -> None:
+    """In a child: the locks are its parent's, and open here they would outlive it."""
+    for lock in _held:
+        os.close(lock)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where there are no forks
+    os.register_at_fork(after_in_child=_after_fork)

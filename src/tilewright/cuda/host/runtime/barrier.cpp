@@ -22,6 +22,14 @@ bool is_complete(const Block& block, const Barrier& barrier) {
   return barrier.arrived == (barrier.needed == kAllThreads ? block.alive : barrier.needed);
 }
 
+// Named barriers count warps, each as 32 threads (PTX ISA, "barrier"). The threads that a block's last warp lacks
+// arrive with its lane 0. __syncthreads counts those that are alive.
+[[gnu::always_inline]] inline u32 weight(const Fiber& fiber, u32 needed) {
+  const u32 members = fiber.warp->members;
+  if (members == ~0u || needed == kAllThreads || fiber.lane != 0) return 1;
+  return 1 + kWarpLanes - u32(__builtin_popcount(members));
+}
+
 // Whether the barrier is complete with this thread.
 [[gnu::always_inline]] inline bool arrive(Barrier& barrier, u32 needed) {
   Fiber& fiber = *current_fiber();
@@ -33,7 +41,7 @@ bool is_complete(const Block& block, const Barrier& barrier) {
       fault("misuse", "barrier %u is used by __syncthreads and as a named barrier at the same time", id);
     fault("misuse", "barrier %u is used with %u and with %u threads at the same time", id, barrier.needed, needed);
   }
-  ++barrier.arrived;
+  barrier.arrived += weight(fiber, needed);
   if (!is_complete(*fiber.warp->block, barrier)) return false;
   complete(*fiber.warp->block, barrier);
   return true;
@@ -45,7 +53,7 @@ bool is_complete(const Block& block, const Barrier& barrier) {
     if (g_observer) g_observer->barrier_leave(&barrier, &fiber);
     return;
   }
-  barrier.waiting[fiber.warp - fiber.warp->block->first_warp] |= 1u << fiber.lane;
+  barrier.waiting[fiber.warp->index_in_block] |= 1u << fiber.lane;
   suspend(name);
 }
 
@@ -58,6 +66,13 @@ Barrier& named(int id, int threads) {
           block.threads);
   return block.barriers[id];
 }
+
+// bar.sync is an aligned barrier: all threads of a warp have to execute the same one (PTX ISA, "barrier").
+[[noreturn, gnu::noinline]] void diverged(const Warp& warp, u32 waiting, u32 place) {
+  fault("divergence",
+        "lane %u of warp %u is at the __syncthreads of line %u while lanes 0x%08x of it wait at another, of line %u",
+        current_fiber()->lane, warp.index_in_block, place >> 16, waiting, warp.sync_place >> 16);
+}
 }  // namespace
 
 void barriers_after_exit(Block& block) {
@@ -68,8 +83,14 @@ void barriers_after_exit(Block& block) {
 }
 }  // namespace tw
 
-void tw_syncthreads() {
-  tw::Block& block = *tw::current_fiber()->warp->block;
+void tw_syncthreads(unsigned place) {
+  tw::Warp& warp = *tw::current_fiber()->warp;
+  tw::Block& block = *warp.block;
+  const tw::u32 waiting = block.barriers[0].waiting[warp.index_in_block];
+  if (!waiting)
+    warp.sync_place = place;
+  else if (__builtin_expect(warp.sync_place != place, 0))
+    tw::diverged(warp, waiting, place);
   if (block.alive != block.threads) ++tw::g_counts.early_exits;
   tw::sync(block.barriers[0], tw::kAllThreads, "__syncthreads");
 }

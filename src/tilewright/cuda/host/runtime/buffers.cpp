@@ -17,9 +17,12 @@ const Buffer* buffers(u32* count) {
   return g_buffers;
 }
 
+u64 extent_of(const Buffer& buffer) {
+  return buffer.rows && buffer.row_bytes ? (buffer.rows - 1) * buffer.pitch + buffer.row_bytes : 0;
+}
+
 static bool holds(const Buffer& buffer, u64 address, u64 bytes) {
-  if (buffer.rows == 0) return false;
-  const u64 extent = (buffer.rows - 1) * buffer.pitch + buffer.row_bytes, offset = address - buffer.base;
+  const u64 extent = extent_of(buffer), offset = address - buffer.base;
   return offset < extent && extent - offset >= bytes;
 }
 

@@ -1,14 +1,14 @@
 // See cp_async.hpp. A thread's copies are a queue; each carries the number of the group it is or will be committed in.
 #include "cp_async.hpp"
+#include <stdlib.h>
 #include <string.h>
 #include "memory.hpp"
+#include "signals.hpp"
 
 namespace tw {
 bool g_copies_at_random;
 
 namespace {
-enum : u32 { kMaxCopies = 256 };  // in flight per thread; hardware has no such limit
-
 struct Copy {
   u8* destination;
   const u8* source;
@@ -17,9 +17,10 @@ struct Copy {
   bool done;
 };
 
+// A thread that copies nothing costs its launch no more than these fields.
 struct CopyQueue {
-  Copy copies[kMaxCopies];
-  u32 count;
+  Copy* copies;
+  u32 count, room;
   u32 open_group;  // number of the group that the next commit closes
 };
 
@@ -34,6 +35,17 @@ void complete(Copy& copy) {
   copy.done = true;
   memcpy(copy.destination, copy.source, copy.valid);
   memset(copy.destination + copy.valid, 0, size_t(copy.bytes - copy.valid));
+}
+
+// Hardware has no limit of copies in flight, so here is none.
+[[gnu::noinline]] void grow(CopyQueue& queue) {
+  const u32 room = queue.room ? 2 * queue.room : 16;
+  set_leavable(false);  // Ctrl-C must not leave the C library's allocator half way
+  void* copies = realloc(queue.copies, room * sizeof(Copy));
+  set_leavable(true);
+  if (!copies) fault("misuse", "the system has no memory for %u copies in flight in one thread", room);
+  queue.copies = static_cast<Copy*>(copies);
+  queue.room = room;
 }
 
 // xorshift64* (Marsaglia 2003; Vigna 2016): only its top bit is used.
@@ -59,7 +71,7 @@ void check(const Fiber& fiber, const u8* destination, const u8* source, int byte
   buffers(&count);
   if (valid > 0 && count > 0 && !in_one_buffer(u64(source), u32(valid))) {
     g_report.add("cp.async reads %d bytes at ", valid);
-    describe_address(g_report, u64(source), u32(valid));
+    describe_address(g_report, u64(source));
     fault("out-of-bounds", "%s", "");
   }
 }
@@ -99,8 +111,7 @@ void tw_cp_async(void* shared_dst, const void* global_src, int bytes, int valid)
     g_observer->cp_async_issue(&fiber, u64(destination), u64(source), u32(bytes), u32(valid),
                                u64(__builtin_return_address(0)));
   CopyQueue& queue = queue_of(fiber);
-  if (queue.count == kMaxCopies)
-    fault("misuse", "more than %u copies in flight in one thread: the emulator holds no more", kMaxCopies);
+  if (queue.count == queue.room) grow(queue);
   Copy& copy = queue.copies[queue.count++];
   copy = {destination, source, queue.open_group, u8(bytes), u8(valid), false};
   if (g_policy == AsyncPolicy::kEager)
@@ -126,6 +137,6 @@ void tw_cp_async_wait(int newest_allowed) {
   while (finished < queue.count && queue.copies[finished].group + u32(newest_allowed) < queue.open_group)
     complete(queue.copies[finished++]);
   queue.count -= finished;
-  memmove(queue.copies, queue.copies + finished, queue.count * sizeof(Copy));
+  if (finished && queue.count) memmove(queue.copies, queue.copies + finished, queue.count * sizeof(Copy));
   if (g_observer) g_observer->cp_async_wait(&fiber, u32(newest_allowed));
 }

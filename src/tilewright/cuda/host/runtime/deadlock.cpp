@@ -89,6 +89,8 @@ void report_deadlock() {
   }
   flush();
   if (lines > kMaxLines) g_report.add("\n  and %u more groups", lines - kMaxLines);
-  fault("deadlock", "%s", "");
+  blame(nullptr);  // nobody's in particular
+  const Dim3 block = g_cluster.blocks[0].index;
+  fault("deadlock", " [block %u,%u,%u]", block.x, block.y, block.z);
 }
 }  // namespace tw

@@ -19,6 +19,9 @@ struct Report {
 
 extern Report g_report;
 
+// The report will name this thread, whichever runs now; null: none. The launch has to end with it.
+inline void blame(Fiber* fiber) { tw_current = fiber; }
+
 void set_kind(const char* kind);
 void* main_context();  // what to load to leave the launch
 [[noreturn]] void end_launch();

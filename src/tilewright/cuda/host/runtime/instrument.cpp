@@ -1,7 +1,6 @@
 // What compilers call around each memory access of a kernel that was compiled for watching.
 //
-// clang and zig: -fsanitize-coverage=func,trace-loads,trace-stores. g++, which has no such option, is asked for its
-// thread sanitizer's calls (-fsanitize=thread), and this file stands in for that sanitizer's runtime.
+// Kernels are compiled for the thread sanitizer (-fsanitize=thread), and this file stands in for its runtime.
 #include "runtime.hpp"
 #include <string.h>
 
@@ -14,10 +13,15 @@ inline void accessed(const volatile void* address, u32 bytes, bool write, u64 pc
   g_observer->access(u64(address), bytes, write, pc);
 }
 
-// A struct copied or filled at once: as the 16-byte accesses that a GPU would make of it.
+// A struct copied or filled at once, or an access whose type allows less alignment than its size has: bytes that are
+// moved in the pieces that a GPU makes of a struct of floats. Their alignment is the compiler's concern, not a fault.
 inline void accessed_range(const volatile void* address, u64 bytes, bool write, u64 pc) {
-  for (u64 at = 0; at < bytes; at += 16)
-    accessed(static_cast<const volatile u8*>(address) + at, u32(bytes - at < 16 ? bytes - at : 16), write, pc);
+  const volatile u8* at = static_cast<const volatile u8*>(address);
+  for (u64 left = bytes, piece; left != 0; at += piece, left -= piece) {
+    piece = u64(at) % 2 != 0 ? 1 : u64(at) % 4 != 0 ? 2 : 4;
+    while (piece > left) piece /= 2;
+    accessed(at, u32(piece), write, pc);
+  }
 }
 
 inline void atomically_accessed(const volatile void* address, u32 bytes, u64 pc) {
@@ -30,8 +34,6 @@ inline void atomically_accessed(const volatile void* address, u32 bytes, u64 pc)
 #pragma GCC visibility push(default)
 extern "C" {
 #define TW_ACCESS(BYTES)                                                                     \
-  void __sanitizer_cov_load##BYTES(void* p) { tw::accessed(p, BYTES, false, TW_PC); }        \
-  void __sanitizer_cov_store##BYTES(void* p) { tw::accessed(p, BYTES, true, TW_PC); }        \
   void __tsan_read##BYTES(void* p) { tw::accessed(p, BYTES, false, TW_PC); }                 \
   void __tsan_write##BYTES(void* p) { tw::accessed(p, BYTES, true, TW_PC); }                 \
   void __tsan_unaligned_read##BYTES(void* p) { tw::accessed_range(p, BYTES, false, TW_PC); } \
@@ -44,9 +46,6 @@ TW_ACCESS(4)
 TW_ACCESS(8)
 TW_ACCESS(16)
 #undef TW_ACCESS
-
-void __sanitizer_cov_trace_pc_guard(uint32_t*) {}
-void __sanitizer_cov_trace_pc_guard_init(uint32_t*, uint32_t*) {}
 
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}

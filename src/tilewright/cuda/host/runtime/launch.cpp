@@ -36,6 +36,7 @@ void prepare_warp(Warp& warp, Block& block, u32 index_in_block) {
   warp.members = lanes >= kWarpLanes ? ~0u : (1u << lanes) - 1;
   warp.ready = warp.alive = warp.members;
   warp.index = block.rank * block.warps + index_in_block;
+  warp.index_in_block = index_in_block;
   warp.block = &block;
   warp.meeting.operation = nullptr;
   warp.meeting.arrived = 0;
@@ -73,6 +74,17 @@ void prepare_block(Block& block, u32 rank, u64 block_id) {
   for (u32 thread = 0; thread < block.threads; ++thread) prepare_thread(fibers[thread], block, thread);
 }
 
+// What page protection cannot see of a stray store: it is found when the block has ended, too late to say whose it was.
+void check_around_shared(const Block& block) {
+  const u8* found = overwritten_around_shared(block.rank);
+  if (!found) return;
+  blame(nullptr);
+  g_report.add("a write of unknown threads at ");
+  describe_address(g_report, u64(found));
+  fault("out-of-bounds", " [block %u,%u,%u]; check_bounds names thread and line", block.index.x, block.index.y,
+        block.index.z);
+}
+
 void run(u64 cluster) {
   poll_interrupts();
   const u32 blocks = g_request->cluster_blocks;
@@ -83,6 +95,7 @@ void run(u64 cluster) {
   if (g_observer) g_observer->cluster_begin(g_cluster.blocks, blocks, g_cluster.blocks[0].threads);
   run_cluster();
   if (g_observer) g_observer->cluster_end();
+  for (u32 rank = 0; rank < blocks; ++rank) check_around_shared(g_cluster.blocks[rank]);
   g_counts.blocks += blocks;
 }
 
@@ -152,8 +165,11 @@ TW_API void tw_launch(const tw::LaunchRequest* request, tw::LaunchResult* result
   } else if (!reserve_stacks(request->cluster_blocks * threads_per_block()) ||
              !reserve_shared(request->cluster_blocks, request->shared_bytes)) {
     set_kind("memory");
-    g_report.add("the system has no memory for the stacks and the shared memory of %u threads",
-                 request->cluster_blocks * threads_per_block());
+    const u32 threads = request->cluster_blocks * threads_per_block();
+    g_report.add(
+        "the system gives no memory for %u threads: %llu MB of address space for their stacks, and shared memory "
+        "(ulimit -v may forbid it)",
+        threads, threads * (unsigned long long)(kStackBytes + kStackGuard) >> 20);
   } else {
     catch_signals(request->interrupts != 0);
     tw_context_switch(&g_main, make_context(g_driver_stack + sizeof g_driver_stack, drive));

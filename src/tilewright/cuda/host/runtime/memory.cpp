@@ -10,6 +10,8 @@ namespace {
 constexpr u64 kArenaStride = kSharedArena + (128u << 10);
 constexpr u64 kSharedAlignment = 1024;  // what a 128-byte swizzle needs of its shared memory
 
+constexpr u64 kStackStride = kStackGuard + kStackBytes;
+
 u8* g_stacks;
 u32 g_stack_count;
 u8* g_arenas;
@@ -37,45 +39,80 @@ bool open(u8* address, u64 bytes) { return bytes == 0 || mprotect(address, bytes
 
 bool reserve_stacks(u32 threads) {
   if (threads <= g_stack_count) return true;
-  if (g_stacks) munmap(g_stacks, u64(g_stack_count) * kStackBytes);
+  if (g_stacks) munmap(g_stacks, g_stack_count * kStackStride);
   g_stack_count = 0;
-  g_stacks = map(u64(threads) * kStackBytes, PROT_READ | PROT_WRITE);
+  g_stacks = map(threads * kStackStride, PROT_NONE);
   if (!g_stacks) return false;
+  for (u32 i = 0; i < threads; ++i) {
+    if (open(stack_of(i), kStackBytes)) continue;
+    // A process may have some 65000 mappings, and each guard is one. Without room for them, the rest goes unguarded.
+    if (!open(stack_of(i), (threads - i) * kStackStride - kStackGuard)) {
+      munmap(g_stacks, threads * kStackStride);
+      g_stacks = nullptr;
+      return false;
+    }
+    break;
+  }
   g_stack_count = threads;
-  // The lowest page of each stack guards it, where that leaves most of the stack.
-  if (page_bytes() * 4 > kStackBytes) return true;
-  for (u32 i = 0; i < threads; ++i)
-    if (mprotect(stack_of(i), page_bytes(), PROT_NONE) != 0) break;  // too many mappings: the rest goes unguarded
   return true;
 }
 
-u8* stack_of(u32 thread) { return g_stacks + u64(thread) * kStackBytes; }
+u8* stack_of(u32 thread) { return g_stacks + thread * kStackStride + kStackGuard; }
+
+// Shared memory ends at a protected page, but for what its alignment leaves, and protected pages lie below its first.
+static u8* arena_end(u32 rank) { return g_arenas + rank * kArenaStride + kSharedArena; }
+
+u8* shared_of(u32 rank) { return arena_end(rank) - round_up(g_arena_bytes, kSharedAlignment); }
+
+static u8* first_page(u32 rank) {
+  u8* shared = shared_of(rank);
+  return shared - u64(shared) % page_bytes();
+}
+
+static void poison_around_shared() {
+  for (u32 rank = 0; g_arena_bytes > 0 && rank < g_arena_count; ++rank) {
+    u8 *const shared = shared_of(rank), *const end = shared + g_arena_bytes;
+    memset(first_page(rank), kPoison, u64(shared - first_page(rank)));
+    memset(end, kPoison, u64(arena_end(rank) - end));
+  }
+}
 
 bool reserve_shared(u32 blocks, u32 bytes) {
   if (!g_arenas) g_arenas = map(kMaxClusterBlocks * kArenaStride, PROT_NONE);
   if (!g_arenas) return false;
-  if (blocks == g_arena_count && bytes == g_arena_bytes) return true;
+  if (blocks == g_arena_count && bytes == g_arena_bytes) {
+    poison_around_shared();
+    return true;
+  }
   if (mprotect(g_arenas, kMaxClusterBlocks * kArenaStride, PROT_NONE) != 0) return false;
   g_arena_count = blocks;
   g_arena_bytes = bytes;
   for (u32 rank = 0; rank < blocks; ++rank) {
-    u8* first_page = g_arenas + (u64(shared_of(rank) - g_arenas) / page_bytes()) * page_bytes();
-    u8* end = g_arenas + rank * kArenaStride + kSharedArena;
-    if (bytes > 0 && !open(first_page, u64(end - first_page))) {
+    if (bytes > 0 && !open(first_page(rank), u64(arena_end(rank) - first_page(rank)))) {
       g_arena_count = 0;
       return false;
     }
   }
+  poison_around_shared();
   return true;
 }
 
-u8* shared_of(u32 rank) {
-  return g_arenas + rank * kArenaStride + kSharedArena - round_up(g_arena_bytes, kSharedAlignment);
+static const u8* changed(const u8* from, const u8* to) {
+  if (from == to || (*from == kPoison && memcmp(from, from + 1, u64(to - from) - 1) == 0)) return nullptr;
+  while (*from == kPoison) ++from;
+  return from;
+}
+
+const u8* overwritten_around_shared(u32 rank) {
+  if (g_arena_bytes == 0) return nullptr;
+  const u8* shared = shared_of(rank);
+  const u8* below = changed(first_page(rank), shared);
+  return below ? below : changed(shared + g_arena_bytes, arena_end(rank));
 }
 
 static bool is_stack_guard(u64 address) {
   const u64 offset = address - u64(g_stacks);
-  return offset < u64(g_stack_count) * kStackBytes && offset % kStackBytes < page_bytes();
+  return offset < g_stack_count * kStackStride && offset % kStackStride < kStackGuard;
 }
 
 static bool describe_shared(Report& report, u64 address) {
@@ -91,7 +128,7 @@ static bool describe_shared(Report& report, u64 address) {
 
 static void describe_near(Report& report, u64 address, u32 index, u32 count, const Buffer& buffer) {
   static const char* const operands[] = {" (a)", " (b)", " (c)"};
-  const u64 end = buffer.base + (buffer.rows ? (buffer.rows - 1) * buffer.pitch + buffer.row_bytes : 0);
+  const u64 end = buffer.base + extent_of(buffer);
   const u64 element = buffer.element_bytes ? buffer.element_bytes : 1;
   if (address < buffer.base)
     report.add("%llu bytes before", (unsigned long long)(buffer.base - address));
@@ -109,10 +146,10 @@ static void describe_near(Report& report, u64 address, u32 index, u32 count, con
              (unsigned long long)((offset - row * buffer.pitch) / element));
 }
 
-void describe_address(Report& report, u64 address, u32 bytes) {
+void describe_address(Report& report, u64 address) {
   report.add("address 0x%llx: ", (unsigned long long)address);
   if (is_stack_guard(address)) {
-    report.add("a thread's local memory of %u KB has overflowed", kStackBytes >> 10);
+    report.add("a thread's local memory of %u KB has overflowed", kLocalBytes >> 10);
     return;
   }
   if (describe_shared(report, address)) return;
@@ -121,9 +158,8 @@ void describe_address(Report& report, u64 address, u32 bytes) {
   const Buffer* nearest = nullptr;
   u64 nearest_distance = kGuardBytes;
   for (u32 i = 0; i < count; ++i) {
-    const u64 end = all[i].base + all[i].rows * all[i].pitch;
-    const u64 last = address + bytes;
-    const u64 distance = address < all[i].base ? all[i].base - address : last > end ? last - end : 0;
+    const u64 end = all[i].base + extent_of(all[i]);
+    const u64 distance = address < all[i].base ? all[i].base - address : address >= end ? address - end : 0;
     if (distance >= nearest_distance) continue;
     nearest = &all[i];
     nearest_distance = distance;

@@ -17,12 +17,17 @@ struct Allocation {
 bool reserve_stacks(u32 threads);
 bool reserve_shared(u32 blocks, u32 bytes);
 
-u8* stack_of(u32 thread);
+u8* stack_of(u32 thread);  // lowest address of kStackBytes
 u8* shared_of(u32 rank);
+// The first byte around a block's shared memory that no longer holds the poison it was given; null: all is as it was.
+// Of what a protected page cannot guard, since shared memory neither begins nor ends with one.
+const u8* overwritten_around_shared(u32 rank);
 
+// Bytes from a matrix's first element to its last. The last row has no padding: what lies there may be a neighbour's.
+u64 extent_of(const Buffer& buffer);
 void register_buffers(const Buffer* all, u32 count);
 bool in_one_buffer(u64 address, u32 bytes);
 
 // "address 0x..., 4 bytes past the end of matrix 2 (c), row 128, column 0".
-void describe_address(Report& report, u64 address, u32 bytes);
+void describe_address(Report& report, u64 address);
 }  // namespace tw

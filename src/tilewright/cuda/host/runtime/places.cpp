@@ -18,13 +18,13 @@ const char* verb(bool write) { return write ? "write" : "read"; }
 
 [[noreturn]] void outside(u64 address, u32 bytes, bool write, u64 pc) {
   g_report.add("%s of %u bytes at ", verb(write), bytes);
-  describe_address(g_report, address, bytes);
+  describe_address(g_report, address);
   fault("out-of-bounds", ", pc 0x%llx", ull(pc));
 }
 
 [[noreturn]] void misaligned(u64 address, u32 bytes, bool write, u64 pc) {
   g_report.add("%s of %u bytes, not at a multiple of %u: ", verb(write), bytes, bytes);
-  describe_address(g_report, address, bytes);
+  describe_address(g_report, address);
   fault("misaligned", ", pc 0x%llx", ull(pc));
 }
 
@@ -32,11 +32,9 @@ bool is_misaligned(u64 address, u32 bytes) {
   return bytes <= 16 && (bytes & (bytes - 1)) == 0 && (address & (bytes - 1)) != 0;
 }
 
-bool inside(u64 address, u64 base, u64 bytes) { return address - base < bytes; }
-
 // The launch's arguments; constants and globals of the kernel's own library or of the runtime.
 bool is_runtime_state(const Fiber& fiber, u64 address, u64 pc) {
-  if (inside(address, u64(&fiber), sizeof(Fiber)) || is_launch_state(address)) return true;
+  if (fits(address - u64(&fiber), 1, sizeof(Fiber)) || is_launch_state(address)) return true;
   Dl_info at, kernel, self;
   if (dladdr(reinterpret_cast<void*>(address), &at) == 0) return false;
   return (dladdr(reinterpret_cast<void*>(pc), &kernel) != 0 && at.dli_fbase == kernel.dli_fbase) ||
@@ -57,15 +55,15 @@ Place locate_elsewhere(const Fiber& fiber, u64 address, u32 bytes, bool write, u
   for (u32 i = 0; i < count; ++i) {
     const Buffer& b = all[i];
     const u64 from_start = address - b.base;
-    if (from_start >= b.pitch * b.rows) continue;
+    if (from_start >= extent_of(b)) continue;
     const u64 in_row = from_start < b.pitch ? from_start : from_start % b.pitch;
-    if (in_row + bytes > b.row_bytes) outside(address, bytes, write, pc);
+    if (!fits(in_row, bytes, b.row_bytes)) continue;  // padding here, but maybe a row of another view of this memory
     if (is_misaligned(address, bytes)) misaligned(address, bytes, write, pc);
     return {Space::kGlobal, i, 0};
   }
   for (u32 i = 0; i < g_block_count; ++i) {  // those of the cluster, this fiber's own among them
     const u64 offset = address - u64(g_blocks[i].shared);
-    if (offset >= g_blocks[i].shared_bytes || offset + bytes > g_blocks[i].shared_bytes) continue;
+    if (!fits(offset, bytes, g_blocks[i].shared_bytes)) continue;
     if (is_misaligned(address, bytes)) misaligned(address, bytes, write, pc);
     return {Space::kShared, i, u32(offset)};
   }

@@ -11,6 +11,9 @@ struct Place {
   u32 offset;  // shared: bytes from the arena's start
 };
 
+// Whether bytes offset to offset + bytes are inside an extent. Below its start, offset is near 2^64 and a sum wraps.
+inline bool fits(u64 offset, u64 bytes, u64 extent) { return offset < extent && extent - offset >= bytes; }
+
 // For what is neither on the fiber's stack nor inside its block's shared memory, or is misaligned there.
 Place locate_elsewhere(const Fiber& fiber, u64 address, u32 bytes, bool write, u64 pc);
 
@@ -21,7 +24,8 @@ inline Place locate(const Fiber& fiber, u64 address, u32 bytes, bool write, u64 
   if (address - u64(fiber.stack) < kStackBytes) return {Space::kLocal, 0, 0};
   const u64 offset = address - u64(fiber.shared);
   const bool aligned = (offset & (bytes - 1)) == 0;  // bytes is a power of two, or looked at again below
-  if (aligned && offset + bytes <= fiber.owner->shared_bytes) return {Space::kShared, fiber.owner->rank, u32(offset)};
+  if (aligned && fits(offset, bytes, fiber.owner->shared_bytes))
+    return {Space::kShared, fiber.owner->rank, u32(offset)};
   return locate_elsewhere(fiber, address, bytes, write, pc);
 }
 

@@ -26,7 +26,9 @@ enum : u32 {
   kMaxWarps = kMaxThreads / kWarpLanes,
   kSharedArena = 256u << 10,  // address space per block; kSharedLimit of it may be used
   kSharedLimit = 227u << 10,  // CUDA: largest dynamic shared memory of one block on sm_90
-  kStackBytes = 64u << 10,
+  kLocalBytes = 512u << 10,  // CUDA: local memory of one thread
+  kStackBytes = kLocalBytes + (64u << 10),  // with what a host compiler and this runtime need beside it
+  kStackGuard = 64u << 10,  // protected, below each stack: a multiple of any page size
   kBarriers = 16,  // named barriers of a block; __syncthreads is number 0
 };
 
@@ -55,8 +57,9 @@ struct Rendezvous {
 
 struct Warp {
   u32 ready, alive, members;  // lane masks
-  u32 index;                  // within the cluster
+  u32 index, index_in_block;  // index: within the cluster
   Block* block;
+  u32 sync_place;  // the call of __syncthreads at which lanes of it wait, as tw_syncthreads is told
   Fiber* fibers[kWarpLanes];
   Rendezvous meeting;
 };

@@ -36,15 +36,19 @@ Fiber* take(Warp& warp, u32 candidates) {
   return take(warp, above ? above : warp.ready);
 }
 
-[[gnu::always_inline]] inline void switch_to_next(Fiber& from) {
-  poll_interrupts();
-  Fiber* next = after(from);
-  if (__builtin_expect(next == nullptr, 0)) report_deadlock();
+[[gnu::always_inline]] inline void switch_to(Fiber* next, Fiber& from) {
   if (next == &from) return;
   ++g_counts.switches;
   copies_progress(*next);
   tw_current = next;
   tw_context_switch(&from.stack_pointer, next->stack_pointer);
+}
+
+[[gnu::always_inline]] inline void switch_to_next(Fiber& from) {
+  poll_interrupts();
+  Fiber* next = after(from);
+  if (__builtin_expect(next == nullptr, 0)) report_deadlock();
+  switch_to(next, from);
 }
 }  // namespace
 
@@ -53,6 +57,16 @@ void suspend(const char* waiting) {
   fiber.waiting = waiting;
   copies_progress(fiber);
   switch_to_next(fiber);
+}
+
+void yield() {
+  poll_interrupts();
+  Fiber& fiber = *current_fiber();
+  Warp& warp = *fiber.warp;
+  make_ready(warp, 1u << fiber.lane);
+  copies_progress(fiber);
+  const u32 above = warp.ready & ~((2u << fiber.lane) - 1);
+  switch_to(above ? take(warp, above) : from_next_warp(warp.index), fiber);
 }
 
 void fiber_main() {

@@ -24,6 +24,9 @@ extern Counts g_counts;
 // primitive, so that the compiler jumps and the fiber, made ready, goes on in the kernel at once.
 void suspend(const char* waiting);
 
+// Lets others run: the lanes above, then the next warps, so that all of them come before this fiber goes on.
+void yield();
+
 inline void make_ready(Warp& warp, u32 lanes) { warp.ready |= lanes; }
 
 // Where each fiber starts: runs the kernel, then the next fiber; the last one returns to whoever called run_cluster.
@@ -31,6 +34,13 @@ void fiber_main();
 
 // Runs the prepared g_cluster until its last thread has returned.
 void run_cluster();
+
+// Asked at each atomic: whoever spins on one waits for a thread that may not have run yet.
+inline void yield_now_and_then() {
+  constexpr u32 kTurn = 1024;  // a switch each time would make atomics several times as slow
+  static u32 count;
+  if (__builtin_expect(++count % kTurn == 0, 0)) yield();
+}
 
 enum : u32 { kAllThreads = ~0u };  // what __syncthreads needs: the block's live threads
 

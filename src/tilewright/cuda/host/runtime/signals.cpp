@@ -7,7 +7,7 @@
 
 namespace tw {
 namespace {
-constexpr int kFaults[] = {SIGSEGV, SIGBUS, SIGFPE};
+constexpr int kFaults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 constexpr u32 kFaultCount = sizeof kFaults / sizeof kFaults[0];
 
 struct sigaction g_old_faults[kFaultCount], g_old_interrupt;
@@ -24,8 +24,7 @@ void give_back(int signal_number) {
 
 bool is_misaligned(int signal_number, const siginfo_t& info) {
 #if defined(__linux__) && defined(__x86_64__)
-  // The address of a general-protection fault is not reported. A vector access that is not aligned is one; so is an
-  // address that no pointer can have, but that takes a far wilder kernel.
+  // A general-protection fault, which comes without its address.
   if (signal_number == SIGSEGV && info.si_code == SI_KERNEL) return true;
 #endif
   return signal_number == SIGBUS && info.si_code == BUS_ADRALN;
@@ -39,17 +38,20 @@ void on_fault(int signal_number, siginfo_t* info, void* frame) {
   g_report.clear();
   if (signal_number == SIGFPE) {
     set_kind("misuse");
-    g_report.add("integer division by zero");
+    g_report.add("integer division by zero, or of the smallest integer by -1");
+  } else if (signal_number == SIGILL || signal_number == SIGTRAP) {
+    set_kind("trap");
+    g_report.add("a trap, such as __builtin_trap, or an instruction that this CPU does not have");
   } else if (is_misaligned(signal_number, *info)) {
     set_kind("misaligned");
-    g_report.add("a wide load or store is not aligned to its size");
+    g_report.add("an address that no memory can have, or a wide load or store that is not aligned to its size");
   } else if (!current_fiber()) {
     set_kind("internal");
     g_report.add("the emulator itself failed at address %p", info->si_addr);
   } else {
     set_kind("out-of-bounds");
     g_report.add("%s at ", access_kind(frame));
-    describe_address(g_report, u64(info->si_addr), 1);
+    describe_address(g_report, u64(info->si_addr));
   }
   g_report.add_place();
   resume_after_signal(frame, main_context());

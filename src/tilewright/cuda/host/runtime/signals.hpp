@@ -3,7 +3,7 @@
 #include "runtime.hpp"
 
 namespace tw {
-// From here to release_signals, a SIGSEGV, SIGBUS or SIGFPE of this OS thread ends the launch with a report. With
+// From here to release_signals, a SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGTRAP of this OS thread ends the launch with a report. With
 // `interrupts`, SIGINT ends it at the next fiber switch, and a second one at once.
 void catch_signals(bool interrupts);
 // Puts the handlers and the alternate stack back as they were.

@@ -1,8 +1,9 @@
 // Counts what a kernel's accesses cost, call site by call site.
 //
 // A request is what a warp's 32 lanes do at one place in the program at one time. Lanes run one after another here, so
-// the k-th access of each lane at a site is taken for the k-th request. That is exact when every lane that comes by a
-// site does so equally often; sites where that fails are flagged `approximate`.
+// the k-th access of each lane at a site is taken for the k-th request. Sites that lanes came by unequally often are
+// flagged `approximate`. Equally often need not mean at the same time, which nothing here shows: where each lane takes
+// its turn (for (i...) if (i == lane) ...) a GPU makes 32 requests, and one is counted.
 #pragma once
 #include "places.hpp"
 #include "table.hpp"

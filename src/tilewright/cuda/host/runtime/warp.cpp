@@ -1,5 +1,6 @@
 // See warp.hpp: __syncwarp and the shuffles, and the atomics, which need no meeting.
 #include "warp.hpp"
+#include "fault.hpp"
 #include "scheduler.hpp"
 
 namespace tw {
@@ -24,9 +25,11 @@ template <class Source> void exchange(Warp& warp, Source source) {
     Shuffle& mine = *static_cast<Shuffle*>(warp.meeting.operands[lane]);
     int from = source(lane, mine.selector);
     if (from < 0 || from >= int(kWarpLanes)) from = lane;
-    if (!(warp.meeting.arrived >> from & 1))
+    if (!(warp.meeting.arrived >> from & 1)) {
+      blame(warp.fibers[lane]);
       fault("divergence", "%s: lane %d reads lane %d, which has returned or does not exist", warp.meeting.operation,
             lane, from);
+    }
     mine.received = static_cast<Shuffle*>(warp.meeting.operands[from])->given;
   }
 }
@@ -43,6 +46,7 @@ template <class T> T add(T* address, T value, u64 pc) {
   if (g_observer) g_observer->atomic(u64(address), sizeof(T), pc);
   const T old = *address;
   *address = old + value;
+  yield_now_and_then();
   return old;
 }
 
@@ -63,7 +67,7 @@ void meet(const char* operation, void* operand, void (*work)(Warp& warp)) {
     meeting.work = work;
   } else if (meeting.work != work) {
     fault("divergence", "lane %u is at %s while others of warp %u wait at %s", fiber.lane, operation,
-          warp.index - fiber.owner->first_warp->index, meeting.operation);
+          warp.index_in_block, meeting.operation);
   }
   const u32 waiting = meeting.arrived;
   meeting.operands[fiber.lane] = operand;

@@ -19,7 +19,7 @@ extern tw::Context* tw_current;  // the running fiber; null outside a kernel
 extern tw::Dim3 tw_block_dim, tw_grid_dim;
 extern unsigned long long tw_fma_count;  // counted by kernels compiled with TW_COUNT
 
-void tw_syncthreads();
+void tw_syncthreads(unsigned place);  // which call of the source: its line << 16 and a number of its own
 void tw_syncwarp();
 void tw_barrier_sync(int id, int threads);
 void tw_barrier_arrive(int id, int threads);

@@ -6,6 +6,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 
@@ -13,8 +14,9 @@
 #define blockIdx (tw_current->block)
 #define blockDim tw_block_dim
 #define gridDim tw_grid_dim
+// A macro, since it tells one call of the source from another: a return address does not, for compilers copy calls.
+#define __syncthreads() tw_syncthreads(unsigned(__LINE__) << 16 | (__COUNTER__ & 0xffff))
 
-__forceinline__ void __syncthreads() { tw_syncthreads(); }
 __forceinline__ void __syncwarp() { tw_syncwarp(); }
 
 namespace tw::host {
