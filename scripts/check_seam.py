@@ -21,15 +21,20 @@ ROOT = Path(__file__).resolve().parent.parent
 HOST_ONLY = {"abi.cuh", "cuda.cuh"}
 
 FORBIDDEN = {
-    r"\basm\b|\b__asm__\b": "inline assembly",
-    r"^\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b": "conditional compilation",
+    r"\b(asm|__asm|__asm__)\b": "inline assembly",
+    r"^\s*(#|%:|\?\?=)\s*(if|ifdef|ifndef|elif|else|endif)\b": "conditional compilation",
     r"\b__CUDA_ARCH\w*|\b__CUDACC\w*": "an architecture or compiler test",
     r"\b__shared__\b": "__shared__ (shared memory is one struct: tw::shared<T>())",
     r"\b(\w*_)?mem(cpy|move|set)\b": "a copy of bytes, which the emulator may not see (tw::load, tw::store)",
     r"\b(cute|cutlass|cub|thrust)::": "a foreign template library",
 }
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_RAW_STRING = r'R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"'
+_STRING = r'"(?:\\.|[^"\\\n])*"'
+_CHARACTER = r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'"  # not the separator in 1'000
+_LITERAL = rf"{_RAW_STRING}|{_STRING}|{_CHARACTER}"
+_COMMENT_OR_LITERAL = re.compile(rf"//[^\n]*|/\*.*?\*/|(?P<literal>{_LITERAL})", re.DOTALL)
+_CONTINUED = re.compile(r"[^\n]*(?:\\\n[^\n]*)+")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", re.MULTILINE)
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|\w+|::|->|\[\[|\]\]|&&|[^\s\w]')
 _QUALIFIERS = {
@@ -52,8 +57,25 @@ _NOT_A_TYPE_YET = {"const", "volatile", "typename", "struct", "class"}
 
 
 def without_comments(text: str) -> str:
-    """C++ text with each comment made blank, its line breaks kept."""
-    return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
+    """C++ text with each comment a space, and lines joined that are one line to the compiler.
+
+    What looks like a comment in a literal is none. A joined line is followed by as many empty ones, so that the lines
+    keep their numbers.
+    """
+    return _joined(
+        _COMMENT_OR_LITERAL.sub(
+            lambda match: match[0] if match["literal"] else " " + "\\\n" * match[0].count("\n"), _joined(text)
+        )
+    )
+
+
+def _joined(text: str) -> str:
+    return _CONTINUED.sub(lambda match: match[0].replace("\\\n", "") + "\n" * match[0].count("\n"), text)
+
+
+def without_literals(text: str) -> str:
+    """Text without comments in which each string and character is empty: what they hold is no code."""
+    return re.sub(_LITERAL, '""', without_comments(text), flags=re.DOTALL)
 
 
 def signatures(text: str, namespace: Sequence[str] = ("tw",)) -> set[str]:
@@ -213,7 +235,7 @@ def kernel_problems(files: Sequence[Path]) -> list[str]:
     return [
         f"{path.parent.name}/{path.name}:{number}: {what}: {line.strip()}"
         for path in files
-        for number, line in enumerate(without_comments(path.read_text(encoding="utf-8")).splitlines(), start=1)
+        for number, line in enumerate(without_literals(path.read_text(encoding="utf-8")).splitlines(), start=1)
         for pattern, what in FORBIDDEN.items()
         if re.search(pattern, line)
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +22,8 @@ from tilewright.backends.base import DeviceInfo, Kernel, Matrix
 from tilewright.backends.cuda import CudaBackend
 from tilewright.climb import ClimbResult, Row, climb
 from tilewright.dtypes import DTYPES, DType
-from tilewright.errors import LaunchError, UnavailableError
-from tilewright.gpu import get_gpu
+from tilewright.errors import CompileError, LaunchError, UnavailableError
+from tilewright.gpu import GpuSpec, get_gpu
 from tilewright.measure import Launch, Rival, Schedule, rotation
 from tilewright.source import KernelSource
 from tilewright.telemetry import Snapshot
@@ -37,13 +39,14 @@ MISTAKES = ("SWAPPED = true", "INTERLEAVED = false")
 class FakeGpu(CudaBackend):
     """A GPU as far as a climb can tell. Launches on a list, as the timer makes them, only note their cost there."""
 
-    def __init__(self, key: str | None = "h200", wrong: str = "", failing: str = "") -> None:
+    def __init__(self, wrong: str = "", failing: str = "", refused: str = "", deadly: str = "") -> None:
         self.device_id = 0
         self.compute_capability = (9, 0)
-        self.key, self.wrong, self.failing = key, wrong, failing
+        self.wrong, self.failing, self.refused, self.deadly = wrong, failing, refused, deadly
+        self.dead = False
 
     def device(self) -> DeviceInfo:
-        return DeviceInfo("NVIDIA Fake", self.key, {"uuid": "GPU-0", "driver_cuda": (13, 0), "l2_bytes": 0})
+        return DeviceInfo("NVIDIA Fake", None, {"uuid": "GPU-0", "driver_cuda": (13, 0), "l2_bytes": 0})
 
     @contextmanager
     def telemetry(self) -> Iterator[Callable[[], Snapshot]]:
@@ -51,6 +54,8 @@ class FakeGpu(CudaBackend):
 
     def upload(self, array: np.ndarray[Any, Any], ld: int | None = None) -> Matrix:
         dtype = next(d for d in DTYPES.values() if d.numpy == array.dtype)
+        if self.dead:
+            raise LaunchError("the context is gone")
         rows, cols = array.shape
         return Matrix(0, rows, cols, ld or max(cols, 1), dtype, array.copy())
 
@@ -63,6 +68,8 @@ class FakeGpu(CudaBackend):
     def compile(self, source: KernelSource) -> Any:
         assert source.target == "gpu"
         assert source.arch == "sm_90a"
+        if source.name == self.refused:
+            raise CompileError("it does not compile", log="line 3: no")
         return FakeKernel(source.name, any(text in source.text for text in MISTAKES))
 
     def launch(
@@ -76,6 +83,9 @@ class FakeGpu(CudaBackend):
                 raise LaunchError("it went up in smoke\nand more")
             stream.append(COSTS[kernel.name] * (4 if kernel.mistaken else 1))
         else:
+            if kernel.name == self.deadly:
+                self.dead = True
+                raise LaunchError("it read what is not its own")
             c[...] = a.astype(np.float32) @ b.astype(np.float32) + (kernel.name == self.wrong)
 
 
@@ -126,6 +136,7 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "rotation", partial(rotation, max_sets=2))
     monkeypatch.setattr(climb_timing, "CudaTimer", FakeTimer)
     monkeypatch.setattr(climb_timing, "cublas", fake_cublas)
+    monkeypatch.setattr(engine, "query_gpu", lambda ordinal: get_gpu("h200"))
     monkeypatch.setattr(nvrtc, "available", lambda: False)
     monkeypatch.setattr(nvrtc, "nvrtc_version", lambda: (13, 5))
     monkeypatch.setattr(results, "recorded", list)
@@ -240,7 +251,7 @@ def test_the_command_shows_times_and_keeps_records(monkeypatch: pytest.MonkeyPat
     gpu = FakeGpu()
     for module in (backends, engine):
         monkeypatch.setattr(module, "open_backend", lambda name: gpu)
-    file = tmp_path / "new" / "r.jsonl"
+    file = tmp_path / "r.jsonl"
     arguments = ("climb", "--size", str(SIZE), "--dtype", "fp32", "--rungs", "0-1")
     done = run(*arguments, "--record", str(file))
     assert done.exit_code == 0, done.stderr
@@ -251,7 +262,7 @@ def test_the_command_shows_times_and_keeps_records(monkeypatch: pytest.MonkeyPat
     gpu.wrong = "01_shared_tile"
     done = run(*arguments, "--record", str(tmp_path / "wrong.jsonl"))
     assert done.exit_code == 1
-    assert "not verified: 1 shared tile" in done.stderr
+    assert "not verified: fp32 1 shared tile" in done.stderr
     assert not (tmp_path / "wrong.jsonl").exists()
 
 
@@ -284,6 +295,44 @@ def test_a_rung_that_fails_while_timed_leaves_the_others_their_figures() -> None
     assert failed.time_us is None
 
 
+def test_a_kernel_that_does_not_compile_leaves_the_others_their_figures() -> None:
+    rows = by_label(timed(FakeGpu(refused="03_vectorised")))
+    refused = rows["3 vectorised"].to_dict()
+    assert (refused["verified"], refused["fault"]) == (False, "it does not compile\nline 3: no")
+    assert refused["time_us"] is None
+    assert rows["4 double-buffered"].time_us == 50
+
+
+def test_a_kernel_that_takes_the_gpu_along_leaves_what_was_verified_before() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = timed(FakeGpu(deadly="01_shared_tile"), dtype=None, rungs="0-2")
+    found = [(row.plan.dtype.name, row.label, row.to_dict()["verified"], row.fault) for row in result.rows]
+    gone = "the context is gone"
+    assert found == [
+        ("fp32", "0 naive", True, None),
+        ("fp32", "0 swapped", True, None),
+        ("fp32", "1 shared tile", False, "it read what is not its own"),
+        ("fp32", "2 register block", False, gone),
+        ("fp32", "2 adjacent", False, gone),
+        ("bf16", "0 naive", False, gone),
+        ("bf16", "0 swapped", False, gone),
+        ("bf16", "1 shared tile", False, gone),
+        ("bf16", "2 register block", False, gone),
+    ]
+    assert result.records == []
+    assert [str(w.message) for w in caught] == ["fp32 is not timed: the context is gone"]
+
+
+def test_a_gpu_lost_while_timed_ends_the_climb(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise LaunchError("the context is gone")
+
+    monkeypatch.setattr(climb_timing, "operand_sets", lost)
+    with pytest.raises(LaunchError, match="the context is gone"):
+        timed(rungs="0")
+
+
 def test_without_cublas_the_highest_rung_is_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(climb_timing, "cublas", no_cublas)
     result = timed(rungs="0-1")
@@ -301,13 +350,31 @@ def test_a_problem_without_work_is_verified_and_not_timed(shape: tuple[int, int,
     assert result.records == []
 
 
-@pytest.mark.parametrize(("key", "ridge"), [("h200", "a ridge of 14 FLOP/B"), ("h100", "a ridge of 20 FLOP/B"),
-                                            (None, "a ridge of 14 FLOP/B")])  # fmt: skip
-def test_roofs_are_those_of_the_gpu_and_an_h200_s_where_it_is_unknown(key: str | None, ridge: str) -> None:
-    row = timed(FakeGpu(key), rungs="0").rows[0]
-    assert ridge in row.derived["bottleneck"]
+def test_roofs_are_those_of_the_gpu_that_is_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    a100 = dataclasses.replace(
+        get_gpu("h200"), name="NVIDIA A100-SXM4-40GB", key=None, fp32_tflops=19.5, hbm_bytes_per_s=1.56e12,
+        l2_bytes=40 * 2**20,
+    )  # fmt: skip
+    asked: list[int] = []
+    rotated: list[int] = []
+
+    def query(ordinal: int) -> GpuSpec:
+        asked.append(ordinal)
+        return a100
+
+    def rotate(bytes_moved: int, l2_bytes: int) -> measure.Rotation:
+        rotated.append(l2_bytes)
+        return rotation(bytes_moved, l2_bytes, max_sets=2)
+
+    monkeypatch.setattr(engine, "query_gpu", query)
+    monkeypatch.setattr(measure, "rotation", rotate)
+    result = timed(rungs="0")
+    row = result.rows[0]
+    assert "a ridge of 12 FLOP/B" in row.derived["bottleneck"]
     assert row.tflops is not None
-    assert row.percent_of_roof == pytest.approx(100 * row.tflops / get_gpu(key or "h200").fp32_tflops)
+    assert row.percent_of_roof == pytest.approx(100 * row.tflops / 19.5)
+    assert (asked, rotated) == ([0], [40 * 2**20])
+    assert result.to_dict()["gpu"] == {"key": None, "name": "NVIDIA A100-SXM4-40GB", "assumed": False}
 
 
 def test_progress_of_a_timed_climb_never_goes_back() -> None:

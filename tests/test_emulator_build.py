@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -46,6 +47,31 @@ def test_options_are_asked_for_once(compiler: HostCompiler, tmp_path: Path, monk
     assert HostBuild(compiler).optional == ("-fno-math-errno",)
     monkeypatch.setattr(HostBuild, "_run", lambda *_: pytest.fail("asked again"))
     assert HostBuild(compiler).optional == ("-fno-math-errno",)
+
+
+def test_the_whole_command_is_in_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    names: list[str] = []
+    monkeypatch.setattr(library_cache, "load", lambda folder, name, build: names.append(name))
+    monkeypatch.setattr(HostBuild, "_accepted_options", lambda self: ())
+    compiler = available_compilers()[0]
+    for more in ((), ("-O0",), ("-DX",)):
+        HostBuild(dataclasses.replace(compiler, command=(*compiler.command, *more)))
+    other = tmp_path / "other"
+    other.write_text("")
+    HostBuild(dataclasses.replace(compiler, command=(str(other), *compiler.command[1:])))
+    assert len(set(names)) == len(names) == 4
+
+
+def test_scratch_of_killed_processes_goes(tmp_path: Path) -> None:
+    old, young = (tmp_path / f"{library_cache.SCRATCH}{name}" for name in ("old", "young"))
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "file").touch()
+    os.utime(old, (0, 0))
+    with library_cache.scratch_folder(tmp_path) as scratch:
+        assert {path.name for path in tmp_path.iterdir()} == {young.name, scratch.name}
+    assert list(tmp_path.iterdir()) == [young]
 
 
 def die_after(seconds: int) -> None:

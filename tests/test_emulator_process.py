@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.backends import host_compiler
+from tilewright.backends import host_compiler, library_cache
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.host_compiler import available_compilers, find_compiler
 from tilewright.dtypes import FP32
-from tilewright.errors import EmulatorFault, UnavailableError
+from tilewright.errors import EmulatorFault, UnavailableError, UsageError
 from tilewright.source import KernelSource, flatten
 
 KERNELS = Path(__file__).parent / "kernels" / "core"
@@ -152,7 +154,80 @@ def test_processes_share_a_cache(empty_cache: Path) -> None:
     assert [finish(p) for p in processes] == [("True\n", "")] * 4
     built = [p.name.partition("-")[0] for p in (empty_cache / "emulator").glob("*.so")]
     assert sorted(built) == ["indices", "libtw_runtime"]
-    assert not list((empty_cache / "emulator").glob("build-*"))
+    assert not list((empty_cache / "emulator").glob("*build-*"))
+
+
+def test_a_cache_cleared_all_the_time_fails_nothing(empty_cache: Path) -> None:
+    process = child("print(works())", empty_cache)
+    while process.poll() is None:
+        shutil.rmtree(empty_cache / "emulator", ignore_errors=True)
+        time.sleep(0.002)
+    assert finish(process)[0] == "True\n"
+
+
+def test_a_cache_cleared_between_runtime_and_kernel_is_filled_again(empty_cache: Path) -> None:
+    process = child(
+        """
+import shutil
+backend.upload(np.zeros((1, 1), np.float32))
+shutil.rmtree(backend.build.folder)
+print(works())
+""",
+        empty_cache,
+    )
+    assert finish(process) == ("True\n", "")
+    assert [p.name.partition("-")[0] for p in (empty_cache / "emulator").glob("*.so")] == ["indices"]
+
+
+def a_file(folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.touch()
+
+
+def a_dangling_link(folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to("/nonexistent/folder")
+
+
+def dangling_locks(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for number in range(library_cache.LOCKS):
+        (folder / f"lock-{number}").symlink_to("/nonexistent/lock")
+
+
+@pytest.mark.parametrize(("make", "warns"), [(a_file, 1), (a_dangling_link, 1), (dangling_locks, 0)])
+def test_a_folder_that_cannot_be_used_costs_one_warning(
+    empty_cache: Path, make: Callable[[Path], None], warns: int
+) -> None:
+    make(empty_cache / "emulator")
+    out, err = finish(child("print(works())", empty_cache))
+    assert out == "True\n"
+    assert err.count("Warning") == warns
+    assert err.count("cannot be used") == warns
+
+
+def test_a_full_disk_costs_one_warning(empty_cache: Path) -> None:
+    """The folder takes small files and no library, as one that is all but full."""
+    out, err = finish(
+        child(
+            """
+import errno, shutil
+real = shutil.copyfile
+def copyfile(source, target):
+    if "cache/emulator" in str(target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    return real(source, target)
+shutil.copyfile = copyfile
+print(works())
+backend = EmulatorBackend()
+print(works())
+""",
+            empty_cache,
+        )
+    )
+    assert out == "True\nTrue\n"
+    assert err.count("Warning") == 1
+    assert "No space left on device" in err
 
 
 def truncated(path: Path) -> None:
@@ -202,6 +277,22 @@ def test_a_compiler_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
         assert find_compiler() == compiler
     monkeypatch.setenv("TILEWRIGHT_CXX", "no-such-compiler -O2")
     with pytest.raises(UnavailableError, match=r"TILEWRIGHT_CXX is 'no-such-compiler -O2'.*tilewright\[emulator\]"):
+        find_compiler()
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [("/bin/true", "is not a C"), ("/bin/ls", "is not a C"), ("g++ -bogusflag", "-bogusflag"), ("/", "is not a C")],
+)
+def test_a_program_that_compiles_nothing_is_no_compiler(monkeypatch: pytest.MonkeyPatch, named: str, says: str) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CXX", named)
+    with pytest.raises(UnavailableError, match=rf"TILEWRIGHT_CXX is '{re.escape(named)}'.*{says}"):
+        find_compiler()
+
+
+def test_a_quotation_that_does_not_end_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CXX", '"')
+    with pytest.raises(UsageError, match="TILEWRIGHT_CXX is '\"': No closing quotation"):
         find_compiler()
 
 

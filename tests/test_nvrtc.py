@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +125,24 @@ def test_full_disk_costs_one_warning(cache: Path, monkeypatch: pytest.MonkeyPatc
         nvrtc.compile_kernel(kernel(REVERSE + " "))
     assert len(caught) == 1
     assert entries(cache) == []
+
+
+def test_cleared_while_it_stores_is_no_warning(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = tempfile.mkstemp, []
+
+    def mkstemp(*args: Any, **options: Any) -> tuple[int, str]:
+        calls.append(options)
+        if len(calls) == 1:
+            shutil.rmtree(cache)
+        return real(*args, **options)
+
+    monkeypatch.setattr("tempfile.mkstemp", mkstemp)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nvrtc.compile_kernel(kernel())
+    nvrtc.forget()
+    assert nvrtc.compile_kernel(kernel()).cached
+    assert len(calls) >= 3
 
 
 def test_threads_share_one_compile() -> None:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(autouse=True)
 def _forget() -> None:
     settings._usable.clear()
-    settings._fallback.cache_clear()
+    settings._instead.clear()
 
 
 def test_unset_and_empty_mean_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def parse_rungs(text: str) -> list[Rung]:
     """Rungs named as ``"0-4"``, ``"2"`` or ``"0,2,4"``. Raises ``UsageError`` on anything else."""
     chosen: dict[int, Rung] = {}
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)
+        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part, re.ASCII)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
             raise UsageError(f"rungs {text!r} is not of the form 0-4, 2 or 0,2,4")
         first, last = int(match[1]), int(match[2] or match[1])

@@ -135,7 +135,7 @@ def compile_kernel(source: KernelSource) -> Compiled:
         compiled = _memory.get(key) or _load(store, key, source.name)
         if compiled is None:
             compiled = _compile(core, source, options)
-            _save(store, key, compiled)
+            _save(core, key, compiled)
         with _guard:
             while len(_memory) >= _MEMORY_ENTRIES:
                 _memory.pop(next(iter(_memory)))
@@ -322,16 +322,21 @@ def _load(store: Any | None, key: bytes, name: str) -> Compiled | None:
     return None
 
 
-def _save(store: Any | None, key: bytes, compiled: Compiled) -> None:
-    if store is None:
-        return
+def _save(core: _CudaCore, key: bytes, compiled: Compiled) -> None:
     digest = hashlib.sha256(compiled.cubin).hexdigest()
     record = {"cubin": digest, "report": compiled.report.to_dict()}
-    try:
-        store[digest] = compiled.cubin  # before the record that names it
-        store[key] = json.dumps(record).encode()
-    except OSError as error:
-        _warn_once("store", f"compiled kernels are not kept: {error}")
+    for attempt in range(3):
+        store = _open_store(core)
+        if store is None:
+            return
+        try:
+            store[digest] = compiled.cubin  # before the record that names it
+            store[key] = json.dumps(record).encode()
+            return
+        except OSError as error:  # another process may have cleared the cache: opening makes its folders again
+            _stores.clear()
+            if attempt == 2:
+                _warn_once("store", f"compiled kernels are not kept: {error}")
 
 
 def _warn_once(kind: str, message: str) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import shutil
 import stat
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -59,6 +60,13 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def command(text: str) -> str:
+    """A parser that takes a command line as a shell would split it."""
+    if not shlex.split(text):  # raises ValueError on a quotation that does not end
+        raise ValueError("it names no command")
+    return text
+
+
 CACHE_DIR: Setting[Path | None] = Setting(
     "TILEWRIGHT_CACHE_DIR",
     "Folder for compiled kernels (default: the user's cache folder).",
@@ -69,7 +77,7 @@ CXX: Setting[str | None] = Setting(
     "TILEWRIGHT_CXX",
     "Host C++ compiler of the emulator: a command, or zig for the ziglang wheel "
     "(default: the first of c++, g++, clang++ on PATH, then ziglang).",
-    str,
+    command,
     None,
 )
 BACKEND: Setting[str] = Setting(
@@ -105,12 +113,12 @@ def cache_dir() -> Path:
     if wanted is None:
         wanted = platformdirs.user_cache_path("tilewright")
         if not wanted.is_absolute():  # "~" stays unexpanded for a user without a home: never write into the cwd
-            return _fallback(str(wanted), "there is no home folder")
+            return fallback_dir(str(wanted), "there is no home folder")
     path = wanted.absolute()
     if path not in _usable:
         problem = _why_unusable(path)
         if problem is not None:
-            return _fallback(str(path), problem)
+            return fallback_dir(str(path), problem)
         _usable.add(path)
     return path
 
@@ -133,14 +141,20 @@ def _why_unusable(path: Path) -> str | None:
     return None
 
 
-@lru_cache(maxsize=8)
-def _fallback(path: str, problem: str) -> Path:
-    """A temporary folder in place of ``path``; cached, so that the warning comes once."""
-    folder = Path(tempfile.mkdtemp(prefix="tilewright-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    warnings.warn(
-        f"the cache folder {path} cannot be used ({problem}); compiled kernels go to {folder} for this process only. "
-        f"{CACHE_DIR.name} names another folder.",
-        stacklevel=3,
-    )
-    return folder
+def fallback_dir(path: str, problem: str) -> Path:
+    """A temporary folder in place of ``path``, the same one each time; a warning with ``problem`` comes once."""
+    with _falling_back:
+        if path not in _instead:
+            folder = Path(tempfile.mkdtemp(prefix="tilewright-"))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            _instead[path] = folder
+            warnings.warn(
+                f"the cache folder {path} cannot be used ({problem}); compiled kernels go to {folder} for this process "
+                f"only. {CACHE_DIR.name} names another folder.",
+                stacklevel=3,
+            )
+        return _instead[path]
+
+
+_instead: dict[str, Path] = {}
+_falling_back = threading.Lock()

@@ -18,9 +18,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -38,7 +38,11 @@ RUNTIME_ROOT = HOST_ROOT / "runtime"
 ON_PATH = ("c++", "g++", "clang++")
 HOW_TO_GET_ONE = "install one (g++ or clang++), or the compiler wheel: pip install 'tilewright[emulator]'"
 
+_ABI = importlib.machinery.EXTENSION_SUFFIXES[0]  # the machine and its C library, so that a home may be shared
+
 _UNROLL = re.compile(r"^([ \t]*#[ \t]*pragma)[ \t]+unroll[ \t]*(\d*)[ \t]*$", re.MULTILINE)
+
+_DIAGNOSTIC = re.compile(r"^[^\n]+:\d+:\d+: (fatal )?error: ", re.MULTILINE)
 
 _COMMON = (
     "-std=c++17",
@@ -102,7 +106,9 @@ def find_compiler() -> HostCompiler:
     if wanted is not None:
         found = _ziglang() if wanted == "zig" else _probe(tuple(shlex.split(wanted)))
         if found is None:
-            raise UnavailableError(f"{CXX.name} is {wanted!r}, which is no C++ compiler that works; {HOW_TO_GET_ONE}")
+            raise UnavailableError(
+                f"{CXX.name} is {wanted!r}, which is not a C++ compiler{_refusal(wanted)}; {HOW_TO_GET_ONE}"
+            )
         return found
     found = next((c for c in map(_probe_on_path, ON_PATH) if c is not None), None) or _ziglang()
     if found is None:
@@ -134,12 +140,9 @@ def _probe_on_path(name: str) -> HostCompiler | None:
 
 @lru_cache(maxsize=32)
 def _probe(command: tuple[str, ...]) -> HostCompiler | None:
-    """What a command is, if it is a C++ compiler that answers."""
-    try:
-        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    if answer.returncode != 0 or not answer.stdout.strip():
+    """What a command is, if it is a C++ compiler: it tells its version, and it compiles."""
+    answer = _ask(command, "--version")
+    if answer is None or answer.returncode != 0 or not answer.stdout.strip() or _complaint(command) is not None:
         return None
     kind: Kind = "gcc"
     if any(Path(word).name.startswith(("zig", "python-zig")) for word in command):
@@ -150,6 +153,37 @@ def _probe(command: tuple[str, ...]) -> HostCompiler | None:
     if kind == "gcc":  # c++ and g++ are one compiler that begins with the name it was called by
         version = "g++ " + version.partition(" ")[2]
     return HostCompiler(command, kind, version)
+
+
+def _ask(command: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[str] | None:
+    """What a command answers; None when it does not start or does not end."""
+    try:
+        return subprocess.run(
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+@lru_cache(maxsize=32)
+def _complaint(command: tuple[str, ...]) -> str | None:
+    """What a command says to an empty translation unit, in a line; None when it compiles it."""
+    with library_cache.scratch_folder() as scratch:
+        (scratch / "empty.cpp").touch()
+        answer = _ask(command, "-c", str(scratch / "empty.cpp"), "-o", str(scratch / "empty.o"))
+        if answer is not None and answer.returncode == 0 and (scratch / "empty.o").exists():
+            return None
+    return next(iter((answer.stderr if answer else "").splitlines()), "")
+
+
+def _refusal(wanted: str) -> str:
+    complaint = _complaint(tuple(shlex.split(wanted)))
+    return f" that works ({complaint})" if complaint else ""
 
 
 @lru_cache(maxsize=1)
@@ -230,16 +264,11 @@ class HostBuild:
         def build(target: Path) -> None:
             source = target.with_suffix(".cu")
             source.write_text(text, "utf-8")
-            runtime = str(self.folder / self.runtime_name)
+            self._put_runtime(target.parent)
             arguments = [
-                "-x",
-                "c++",
-                source.name,
-                "-x",
-                "none",
-                runtime,
-                "-o",
-                target.name,
+                *("-x", "c++", source.name),
+                *("-x", "none", self.runtime_name),
+                *("-o", target.name),
                 *_link_flags(self.compiler.kind, target.name),
             ]
             self._run([*options, *arguments], target.parent, f"kernel {name}", text)
@@ -251,6 +280,13 @@ class HostBuild:
                 f"kernel {name} was compiled, but cannot be loaded", log=str(error), source=text
             ) from None
 
+    def _put_runtime(self, folder: Path) -> None:
+        """The runtime in a folder where a kernel is linked with it: built again if another process removed it."""
+        try:
+            shutil.copyfile(self.runtime._name, folder / self.runtime_name)
+        except OSError:
+            self._build_runtime(folder / self.runtime_name)
+
     def _accepted_options(self) -> tuple[str, ...]:
         """Those of ``_OPTIONAL`` that the compiler takes without a word; asked once, and kept in the cache."""
         answer = self.folder / f"options-{self._key(*_target(self.compiler.kind), *_OPTIONAL)}"
@@ -259,15 +295,12 @@ class HostBuild:
             return tuple(option for option in _OPTIONAL if option in known)
         except (OSError, UnicodeDecodeError):
             pass
-        self.folder.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix="build-", dir=self.folder))
-        try:
+        with library_cache.scratch_folder() as scratch:
             (scratch / "empty.cpp").write_text("void empty() {}\n", "ascii")
             accepted = tuple(option for option in _OPTIONAL if self._accepts(option, scratch))
             (scratch / "answer").write_text("\n".join(accepted), "ascii")
-            os.replace(scratch / "answer", answer)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            with suppress(OSError):  # asked again next time
+                library_cache.store(scratch / "answer", answer)
         return accepted
 
     def _accepts(self, option: str, folder: Path) -> bool:
@@ -279,7 +312,9 @@ class HostBuild:
         return True
 
     def _key(self, *parts: str) -> str:
-        identity = (self.compiler.kind, self.compiler.version, importlib.machinery.EXTENSION_SUFFIXES[0])
+        program, *arguments = self.compiler.command
+        resolved = os.path.realpath(shutil.which(program) or program)  # c++ and g++ are one compiler, mostly
+        identity = (self.compiler.kind, self.compiler.version, resolved, *arguments, _ABI)
         return hashlib.sha256("\0".join((*identity, *parts)).encode()).hexdigest()[:24]
 
     def _build_runtime(self, target: Path) -> None:
@@ -296,18 +331,23 @@ class HostBuild:
             [*objects, "-o", target.name, *_link_flags(self.compiler.kind, target.name)], target.parent, "the runtime"
         )
 
-    def _run(self, arguments: Sequence[str], folder: Path, what: str, source: str = "") -> None:
-        zig_cache = str(self.folder / "zig")  # else zig writes to the user's home
+    def _call(self, arguments: Sequence[str], folder: Path, cache: Path) -> subprocess.CompletedProcess[str]:
+        zig_cache = str(cache / "zig")  # else zig writes to the user's home
         environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
         command = [*self.compiler.command, *arguments]
         try:
-            done = subprocess.run(
+            return subprocess.run(
                 command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace"
             )
         except OSError as error:
             raise UnavailableError(
                 f"the C++ compiler {shlex.join(self.compiler.command)} does not start: {error}"
             ) from None
+
+    def _run(self, arguments: Sequence[str], folder: Path, what: str, source: str = "") -> None:
+        done = self._call(arguments, folder, self.folder)
+        if done.returncode != 0 and self.compiler.kind == "zig" and not _DIAGNOSTIC.search(done.stderr):
+            done = self._call(arguments, folder, folder)  # its cache was cleared meanwhile, or cannot be written
         if done.returncode != 0:
             log = done.stderr + done.stdout
             raise CompileError(f"{self.compiler.version} refused {what} of the emulator", log=log, source=source)

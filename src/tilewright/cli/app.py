@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
 from typing import Annotated, Any
 
@@ -11,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from tilewright import __version__
-from tilewright.cli import cache, climb, doctor, output, source, verify
+from tilewright.cli import abandon_stdout, cache, climb, doctor, output, source, verify
 from tilewright.errors import TilewrightError
 
 
@@ -21,17 +19,30 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         with warnings.catch_warnings():
             warnings.showwarning = output.show_warning
+            if any(action == "error" and issubclass(UserWarning, kind) for action, _, kind, *_ in warnings.filters):
+                warnings.filterwarnings("default", category=UserWarning)  # ours are for the person, whatever -W says
             try:
                 return super().invoke(ctx)
             except TilewrightError as error:
                 output.say_error(str(error))
                 raise typer.Exit(error.exit_code) from None
+            except (MemoryError, OverflowError, ValueError) as error:
+                if not _is_too_large(error):
+                    raise
+                output.say_error(f"there is not enough memory for this: {str(error) or 'an allocation failed'}")
+                raise typer.Exit(1) from None
             except KeyboardInterrupt:
                 output.say("interrupted")
                 raise typer.Exit(130) from None
             except BrokenPipeError:  # `tilewright source 3 | head`: the reader has enough
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                abandon_stdout()
                 raise typer.Exit(0) from None
+
+
+def _is_too_large(error: Exception) -> bool:
+    """Whether an array was asked for that no memory holds, in the words of Python and numpy."""
+    words = ("array is too big", "maximum allowed dimension", "maximum supported dimension", "too large", "too big")
+    return isinstance(error, MemoryError) or any(word in str(error).lower() for word in words)
 
 
 app = typer.Typer(

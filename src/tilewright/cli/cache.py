@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -49,10 +51,11 @@ def clear(json: Json = False) -> None:
     """Remove every compiled kernel. Only tilewright's own folders are touched, whatever else lies beside them."""
     root = settings.cache_dir()
     contents = _contents(root)
+    before = _identities(root)
     for name in settings.CACHE_FOLDERS:
         shutil.rmtree(root / name, ignore_errors=True)
     files, bytes_ = sum(row[1] for row in contents), sum(row[2] for row in contents)
-    left = sum(row[1] for row in _contents(root))
+    left = len(before & _identities(root))  # not what another process has built since
     if json:
         output.print_json({"schema": "tilewright.cache/1", "path": str(root), "removed": files - left, "left": left})
     else:
@@ -61,3 +64,15 @@ def clear(json: Json = False) -> None:
         )
     if left:
         raise typer.Exit(1)
+
+
+def _identities(root: Path) -> set[tuple[str, int, int]]:
+    """Path, inode and time of each file of the cache."""
+    found = set()
+    for name in settings.CACHE_FOLDERS:
+        for path in (root / name).rglob("*"):
+            with suppress(OSError):
+                status = path.lstat()
+                if not stat.S_ISDIR(status.st_mode):
+                    found.add((str(path), status.st_ino, status.st_mtime_ns))
+    return found

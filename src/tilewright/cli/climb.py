@@ -8,8 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.options import BackendOption, DTypeOption, Json, K, M, N, Rungs, Seed, Size, problem_size
-from tilewright.errors import UsageError
+from tilewright.cli.options import (
+    BackendOption,
+    DTypeOption,
+    Json,
+    K,
+    M,
+    N,
+    Rungs,
+    Seed,
+    Size,
+    problem_size,
+    require_memory,
+)
+from tilewright.errors import TilewrightError, UsageError
+from tilewright.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,14 +48,18 @@ def climb(
     With a GPU the rungs are timed; without one they run in the emulator, which counts and never claims a time.
     """
     shape = problem_size(size, m, n, k)
+    if shape is not None:
+        require_memory(Problem(*shape, dtype or "fp32"))
     from tilewright import climb as engine
     from tilewright import results
     from tilewright.backends import open_backend
     from tilewright.measure import Schedule
     from tilewright.report.table import climb_tables
 
-    if record is not None and open_backend(backend).name == "emulator":
-        raise UsageError(f"--record {record}: nothing is measured in the emulator, which only counts")
+    if record is not None:
+        _require_appendable(record)
+        if open_backend(backend).name == "emulator":
+            raise UsageError(f"--record {record}: nothing is measured in the emulator, which only counts")
     schedule = Schedule() if record else Schedule.quick()
     with output.progress() as report:
         result = engine.climb(
@@ -59,8 +76,30 @@ def climb(
         output.say_error(f"not verified: {', '.join(failed)}" + ("; nothing recorded" if record else ""))
         raise typer.Exit(1)
     if record is not None:
-        results.append(record, result.records)
+        try:
+            results.append(record, result.records)
+        except OSError as error:
+            raise TilewrightError(f"--record {record} cannot be written: {error.strerror or error}") from None
+
+
+def _require_appendable(path: Path) -> None:
+    """Raise ``UsageError`` before anything is measured that could not be recorded."""
+    existed = path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"--record {path} cannot be written: {error.strerror or error}") from None
 
 
 def _failed(data: Mapping[str, Any]) -> list[str]:
-    return [f"{row['rung']} {row['name']}" for row in data["rungs"] if row["verified"] is False]
+    """The rows that are wrong, such as ``fp32 1 shared tile``; a counter-example is said to be one."""
+    kinds = (("rungs", ""), ("counter_examples", " (counter-example)"))
+    return [
+        f"{row['dtype']} {row['rung']} {row['name']}{note}"
+        for kind, note in kinds
+        for row in data.get(kind) or ()
+        if row["verified"] is False
+    ]

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated, Any, Literal
 
 import typer
 
 from tilewright.backends import BackendName
 from tilewright.errors import UsageError
+from tilewright.problem import Problem
 
 DTypeName = Literal["fp32", "bf16"]
+LARGEST_DIGITS = 18  # what fits 64 bits, as kernels, numpy and C want it
 
 
 def whole(value: str | int) -> int:
     """A whole number that is not negative, from the command line; typer passes defaults through here too."""
     text = str(value).strip()
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise typer.BadParameter(f"{text!r} is not a whole number, 0 or more.")
+    if len(text.lstrip("0")) > LARGEST_DIGITS:
+        raise typer.BadParameter(f"{text[:20]}... is too large: a number has at most {LARGEST_DIGITS} digits.")
     return int(text)
 
 
@@ -55,3 +61,22 @@ def problem_size(size: int | None, m: int | None, n: int | None, k: int | None) 
     if len(missing) < len(given):
         raise UsageError(f"{' and '.join(missing)} missing: give all of --m, --n and --k, or --size")
     return None
+
+
+def require_memory(problem: Problem) -> None:
+    """Raise ``UsageError`` for operands larger than this machine's memory, which would fail halfway or worse."""
+    elements = problem.m * problem.lda + problem.k * problem.ldb + problem.m * problem.ldc
+    needed, memory = elements * problem.dtype.itemsize, machine_memory()
+    if needed > memory:
+        raise UsageError(
+            f"the operands of {problem} need {needed / 1e9:,.0f} GB, "
+            f"and this machine has {memory / 1e9:,.0f} GB of memory"
+        )
+
+
+def machine_memory() -> int:
+    """The bytes of this machine's memory; all that can be addressed, where it does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return sys.maxsize

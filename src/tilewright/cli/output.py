@@ -20,8 +20,11 @@ ProgressCallback = Callable[[int, int, str], None]  # steps done, steps in all, 
 
 
 def stdout() -> Console:
-    """The console for data."""
-    return Console(highlight=False)
+    """The console for data. A terminal that claims no columns gets 80: rich would print nothing."""
+    console = Console(highlight=False)
+    if console.width < 1:
+        console.width = 80
+    return console
 
 
 def stderr() -> Console:

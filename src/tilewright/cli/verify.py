@@ -20,6 +20,7 @@ from tilewright.cli.options import (
     Seed,
     Size,
     problem_size,
+    require_memory,
     whole_option,
 )
 from tilewright.errors import CompileError, EmulatorFault, LaunchError, UsageError
@@ -74,6 +75,8 @@ def verify(
     m, n, k = problem_size(size, m, n, k) or DEFAULT_SIZE
     chosen = list(ladder.rungs().values()) if rungs is None else ladder.parse_rungs(rungs)
     problems = [Problem(m, n, k, name, lda=lda, ldb=ldb, ldc=ldc) for name in ([dtype] if dtype else ["fp32", "bf16"])]
+    for problem in problems:
+        require_memory(problem)
     place = open_backend(backend, policy=policy, seed=seed)
     if checked and place.name != "emulator":
         raise UsageError("--checked is the emulator's: add --backend emulator")
