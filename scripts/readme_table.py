@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the ladder's table into README.md from the records in results/. With --check, only say whether it is current.
 
-The newest H200 record of each rung on one problem is shown, beside the vendor's of the same run. A rung without a
+The newest H200 record of each rung on one problem is shown, beside the vendor's of the same runs. A rung without a
 record shows dashes; nothing is typed by hand.
 """
 
@@ -11,6 +11,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from tilewright import gpu, ladder, results, roofline
@@ -26,7 +27,9 @@ HEADER = """\
 | rung | what it adds | fp32 TFLOPS | of the roof | to cuBLAS | bf16 TFLOPS | of the roof |
 | --- | --- | ---: | ---: | ---: | ---: | ---: |
 """
-ROOF = {FP32: roofline.roof_of(FP32), BF16: roofline.roof_of(BF16)}  # of the CUDA cores: bf16 is multiplied in fp32
+DTYPES = (FP32, BF16)
+ROOF = {d: roofline.roof_of(d) for d in DTYPES}  # of the CUDA cores: bf16 is multiplied in fp32
+VENDOR_ROOF = {FP32: roofline.roof_of(FP32), BF16: roofline.roof_of(BF16, tensor_cores=True)}
 
 
 def of_gpu(records: Sequence[Record]) -> list[Record]:
@@ -47,26 +50,29 @@ def table(records: Sequence[Record]) -> str:
     lines = [HEADER]
     shown: list[Record] = []
     for rung in ladder.rungs().values():
-        found = {d: results.latest(mine, what="rung", rung=rung.number, dtype=d.name) for d in (FP32, BF16)}
+        found = {d: results.latest(mine, what="rung", rung=rung.number, dtype=d.name) for d in DTYPES}
         shown += [record for record in found.values() if record is not None]
         cells = [
             f"{rung.number} {rung.name}",
             rung.title,
-            *_speed(found[FP32], FP32),
+            *_speed(found[FP32], ROOF[FP32]),
             _ratio(found[FP32]),
-            *_speed(found[BF16], BF16),
+            *_speed(found[BF16], ROOF[BF16]),
         ]
         lines.append(f"| {' | '.join(cells)} |\n")
-    for vendor in _vendors(mine, shown):
-        lines.append(f"| | {vendor.name}, in the same run | {' | '.join([*_speed(vendor, FP32), '', '', ''])} |\n")
+    for fp32, bf16 in zip_longest(*(_vendors(mine, shown, d) for d in DTYPES)):
+        name = (fp32 or bf16).name
+        cells = [*_speed(fp32, VENDOR_ROOF[FP32]), "", *_speed(bf16, VENDOR_ROOF[BF16])]
+        cores = " (bf16: on tensor cores, of their roof)" if bf16 is not None else ""
+        lines.append(f"| | {name}, in the same run{cores} | {' | '.join(cells)} |\n")
     lines += ["\n", _provenance(shown), "\n"]
     return "".join(lines)
 
 
-def _speed(record: Record | None, dtype: DType) -> tuple[str, str]:
+def _speed(record: Record | None, roof: roofline.Roof) -> tuple[str, str]:
     if record is None or record.tflops is None:
         return "-", "-"
-    percent = roofline.percent_of_roof(record.tflops, gpu.get_gpu(GPU), ROOF[dtype]).value
+    percent = roofline.percent_of_roof(record.tflops, gpu.get_gpu(GPU), roof).value
     return f"{record.tflops:.1f}", f"{percent:.0f}%"
 
 
@@ -78,11 +84,11 @@ def _ratio(record: Record | None) -> str:
     return "-"
 
 
-def _vendors(records: Sequence[Record], shown: Sequence[Record]) -> list[Record]:
-    """The vendor's fp32 records of the runs that are shown."""
+def _vendors(records: Sequence[Record], shown: Sequence[Record], dtype: DType) -> list[Record]:
+    """The vendor's records at a dtype of the runs that are shown."""
     runs = {record.provenance.date for record in shown}
     return [
-        r for r in results.select(records, what="vendor", dtype=FP32.name) if r.provenance.date in runs and r.tflops
+        r for r in results.select(records, what="vendor", dtype=dtype.name) if r.provenance.date in runs and r.tflops
     ]
 
 

@@ -121,6 +121,38 @@ def test_seam_does_not_read_comments(copy: Path) -> None:
     assert run("check_seam.py", copy).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('__asm("nop;");', "inline assembly"),
+        ('__asm__("nop;");', "inline assembly"),
+        ("%:ifdef X", "conditional compilation"),
+        ("#\\\nifdef X", "conditional compilation"),
+        ("#if\\\ndef X", "conditional compilation"),
+        ("#/* a\ncomment */ifdef X", "conditional compilation"),
+        ("__sha\\\nred__ float x;", "__shared__"),
+        ('const char* s = "//"; asm("");', "inline assembly"),
+        ('const char* s = "\\"/*"; asm("*/");', "inline assembly"),
+        ('char c = \'"\'; asm("//");', "inline assembly"),
+        ("int i = 1'000; asm(\"'\");", "inline assembly"),
+        ('auto s = R"x(" // )x"; asm("");', "inline assembly"),
+    ],
+)
+def test_seam_sees_through_spellings(tmp_path: Path, text: str, what: str) -> None:
+    (tmp_path / "x.cu").write_text("// one\n" + text + "\nint last;\n", "utf-8")
+    (problem,) = seam.kernel_problems([tmp_path / "x.cu"])
+    assert f"x.cu:2: {what}" in problem
+
+
+@pytest.mark.parametrize(
+    "text", ["// asm \\\n asm", 'const char* s = "asm";', '/* " */ int x; /* asm " */', "// it's\n/* asm */ // '"]
+)
+def test_seam_of_what_is_no_code(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.cu").write_text(text + "\n", "utf-8")
+    assert seam.kernel_problems([tmp_path / "x.cu"]) == []
+    assert seam.without_comments(text).count("\n") == text.count("\n")
+
+
 def test_seam_of_nothing_is_a_failure(tmp_path: Path) -> None:
     done = run("check_seam.py", tmp_path)
     assert done.returncode == 1
@@ -252,12 +284,15 @@ def test_readme_table_shows_the_newest_record_of_each_rung() -> None:
         record(5.55, ratios={"cuBLAS": ratio}),
         record(6.7, dtype="bf16"),
         record(51.2, what="vendor", name="cuBLAS", rung=None),
+        record(742.05, what="vendor", name="cuBLAS", rung=None, dtype="bf16"),
         dataclasses.replace(record(99.0), provenance=Provenance("NVIDIA A100", "2027-01-01T00:00:00Z")),
     ]
     shown = readme_table.table(records)
     line = next(line for line in shown.splitlines() if line.startswith("| 0 naive"))
     assert [cell.strip() for cell in line.split("|")][3:-1] == ["5.5", "8%", "0.100x (0.090-0.110)", "6.7", "10%"]
-    assert "cuBLAS, in the same run | 51.2" in shown
+    # The library multiplies bf16 on tensor cores: 742.05 of 989.4 TFLOPS.
+    assert "cuBLAS, in the same run (bf16: on tensor cores, of their roof) | 51.2 | 76% |  | 742.0 | 75% |" in shown
+    assert "cuBLAS, in the same run | 51.2 | 76% |  | - | - |" in readme_table.table(records[:-2])
     assert "99" not in shown
     assert "NVIDIA H200, driver 580.1; measured 2026-11-29" in shown
 

@@ -54,10 +54,10 @@ def test_lookup_by_key_or_name(name: str) -> None:
     assert get_gpu(name) is get_gpu("h200")
 
 
-@pytest.mark.parametrize("name", ["NVIDIA H100 PCIe", "H200 NVL", "b200", ""])
-def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
+@pytest.mark.parametrize("name", ["NVIDIA H100 PCIe", "H200 NVL", "b200", "", None, 200, ["h200"]])
+def test_an_unknown_name_lists_the_known_ones(name: object) -> None:
     with pytest.raises(UsageError) as caught:
-        get_gpu(name)
+        get_gpu(name)  # type: ignore[arg-type]
     assert str(caught.value) == f"GPU {name!r} is not one of h100 (H100 SXM), h200 (H200 SXM)"
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -12,17 +14,25 @@ from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
 from tilewright.problem import Problem
 from tilewright.roofline import (
+    Derived,
+    bandwidth_needed,
     bottleneck,
     bound,
     flops,
+    k_step_bytes,
+    k_step_flops,
     minimum_traffic,
+    naive_intensity,
     number,
     peak_tflops,
+    percent_of_roof,
     problem_intensity,
     ridge,
     roof_of,
     shared_load_bytes_per_mac,
+    shared_loads_per_mac,
     shared_port_demand,
+    threads_per_tile,
     tile_intensity,
     tiled_traffic,
 )
@@ -84,6 +94,52 @@ def test_a_tile_too_small_for_memory() -> None:
     # The port is the worse of the two, although the tile is below the ridge.
     assert bottleneck(4, 8, 4, H200).startswith("shared-memory port")
     assert bottleneck(math.inf, None, 4, H200) == "FP32 issue"
+
+
+TILES: list[tuple[Callable[..., Derived], tuple[str, ...]]] = [
+    (naive_intensity, ("itemsize",)),
+    (tile_intensity, ("bm", "bn", "itemsize")),
+    (k_step_bytes, ("bm", "bn", "bk", "itemsize")),
+    (k_step_flops, ("bm", "bn", "bk")),
+    (threads_per_tile, ("bm", "bn", "tm", "tn")),
+    (shared_loads_per_mac, ("tm", "tn")),
+    (shared_load_bytes_per_mac, ("tm", "tn", "itemsize")),
+    (partial(tiled_traffic, Problem(8, 8, 8)), ("bm", "bn")),
+]
+ODD = [(function, names, odd) for function, names in TILES for odd in names]
+
+
+@pytest.mark.parametrize("wrong", [0, -8, math.nan, math.inf])
+@pytest.mark.parametrize(("function", "names", "odd"), ODD)
+def test_a_tile_has_a_size(function: Callable[..., Derived], names: tuple[str, ...], odd: str, wrong: float) -> None:
+    with pytest.raises(UsageError, match=f"^{odd} is {wrong}; it must be above 0 and finite$"):
+        function(**{name: wrong if name == odd else 4 for name in names})
+
+
+@pytest.mark.parametrize("wrong", [-1.0, math.nan, -math.inf])
+def test_no_rate_is_negative(wrong: float) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "intensity": lambda: bound(H200, "fp32", intensity=wrong),
+        "shared_bytes_per_mac": lambda: bound(H200, "fp32", shared_bytes_per_mac=wrong),
+        "bytes_per_mac": lambda: shared_port_demand(wrong, H200),
+        "flop_per_byte": lambda: bottleneck(wrong, 1, 4, H200),
+        "tflops": lambda: bandwidth_needed(wrong, 64),
+    }
+    for name, call in calls.items():
+        with pytest.raises(UsageError, match=f"^{name} is {wrong}; it must be at least 0$"):
+            call()
+    with pytest.raises(UsageError, match="tflops is"):
+        percent_of_roof(wrong, H200, "fp32")
+    for none in (0.0, wrong):
+        with pytest.raises(UsageError, match="intensity is"):
+            bandwidth_needed(67, none)
+        with pytest.raises(UsageError, match="load_bytes is"):
+            shared_port_demand(4, H200, load_bytes=none)  # type: ignore[arg-type]
+
+
+def test_nothing_a_byte_is_bound_by_memory() -> None:
+    assert bottleneck(0, 1, 4, H200).startswith("L2 and HBM bandwidth: 0 FLOP/B")
+    assert bottleneck(0, None, 4, H200).startswith("L1/L2 bandwidth")
 
 
 @given(problems())

@@ -236,6 +236,23 @@ def test_operands_that_do_not_fit_are_told_with_their_shapes(emulator: Backend) 
         run(emulator, rungs()[0], Operands(a, b, c))
 
 
+@pytest.mark.parametrize("odd", ["a", "b", "c"])
+def test_operands_of_several_dtypes_are_told_with_them(emulator: Backend, odd: str) -> None:
+    kinds = {name: BF16 if name == odd else FP32 for name in "abc"}
+    a, b, c = (emulator.empty(8, 8, kind) for kind in kinds.values())
+    listed = ", ".join(f"{name.upper()} {kind}" for name, kind in kinds.items())
+    with pytest.raises(UsageError, match=f"dtypes do not fit: {listed}; all three must be the same"):
+        run(emulator, rungs()[0], Operands(a, b, c), rungs()[0].plan(FP32))
+
+
+def test_a_plan_is_of_the_rung_and_the_dtype_that_it_is_run_with(emulator: Backend) -> None:
+    operands = Operands(*(emulator.empty(8, 8, FP32) for _ in "abc"))
+    with pytest.raises(UsageError, match=r"plan is of rung 2; rung 0 \(naive\) needs one of its own"):
+        prepare(emulator, rungs()[0], rungs()[2].plan(FP32), operands)
+    with pytest.raises(UsageError, match="plan is for bf16 and the operands are fp32: both must be the same"):
+        prepare(emulator, rungs()[0], rungs()[0].plan(BF16), operands)
+
+
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 

@@ -60,7 +60,14 @@ ABSENT = {"counted": None, "compiled": None, "error_over_bound": None, "verified
 
 def climb(*rows: dict[str, Any], backend: str = "emulator", device: str = "emulator") -> dict[str, Any]:
     problem = {"m": 256, "n": 256, "k": 256, "dtype": "fp32"}
-    return {"schema": "x/1", "problem": problem, "backend": backend, "device": device, "rungs": list(rows)}
+    return {
+        "schema": "x/1",
+        "problem": problem,
+        "backend": backend,
+        "device": device,
+        "rungs": [each for each in rows if "counter_example" not in each],
+        "counter_examples": [each for each in rows if "counter_example" in each],
+    }
 
 
 def text(result: dict[str, Any], width: int, color: bool = False) -> str:
@@ -142,6 +149,68 @@ def test_a_failure_is_loud_without_colour_too() -> None:
 def test_a_table_for_each_dtype() -> None:
     shown = text(FULL, 120)
     assert [line.split()[0] for line in shown.splitlines() if "(MxNxK)" in line] == ["fp32", "bf16"]
+
+
+def test_a_mistake_stands_under_its_rung() -> None:
+    mistake = {"counter_example": "threads walk the rows"}
+    result = climb(
+        row(0, "naive", "fp32"), row(1, "tile", "fp32"), row(0, "naive", "bf16"),
+        row(0, "swapped", "fp32", **mistake), row(0, "reversed", "bf16", **mistake),
+    )  # fmt: skip
+    shown = text(result, 80)
+    order = [shown.index(name) for name in ("0 naive", "  swapped", "1 tile", "bf16", "  reversed")]
+    assert order == sorted(order)
+    assert "0 swapped: threads walk the rows" in shown
+
+
+def test_the_heading_has_the_problem_s_arithmetic_and_the_roofs() -> None:
+    result = climb(row(0, "naive", "fp32"))
+    result["problem"]["arithmetic"] = {
+        "fp32": {"flops": 137438953472, "bytes": 201326592, "flop_per_byte": 137438953472 / 201326592}
+    }
+    result["gpu"] = {"key": "h200", "name": "H200 SXM", "assumed": True}
+    lines = text(result, 80).splitlines()
+    assert lines[1] == "137,438,953,472 FLOP / 201,326,592 B moved at least = 682.7 FLOP/B"
+    assert lines[2] == "roofs: H200 SXM (assumed: no GPU here)"
+    result["gpu"]["assumed"] = False
+    result["problem"]["arithmetic"]["fp32"] = {"flops": 0, "bytes": 0, "flop_per_byte": None}
+    lines = text(result, 80).splitlines()
+    assert lines[1:3] == ["0 FLOP / 0 B moved at least", "roofs: H200 SXM"]
+
+
+def test_a_guess_is_marked_and_the_mark_explained() -> None:
+    exact = row(2, "register block", "fp32")
+    guessed = {**exact, "counted": {**exact["counted"], "approximate": True}}
+    shown = " ".join(text(climb(guessed), 80).split())
+    assert "~32 4.25 16" in shown
+    assert "~0.25" in shown
+    assert "~ by guess: lanes of a warp passed some access unequally often" in shown
+    assert "~" not in text(climb(exact), 80)
+
+
+@pytest.mark.parametrize("width", [1, 7, 20, 40, 60])
+@pytest.mark.parametrize("more", [{"recorded": RECORDED}, TIMED], ids=["recorded", "timed"])
+def test_where_the_table_does_not_fit_every_figure_is_listed_whole(width: int, more: dict[str, Any]) -> None:
+    vendor = {"name": "cuBLAS", "dtype": "fp32", "time_us": 2771.5, "tflops": 49.59}
+    result = climb(row(4, "double-buffered", "fp32", **more))
+    result["vendor"] = [vendor] if more is TIMED else []
+    shown = text(result, width)
+    squeezed = re.sub(r"\s", "", shown)
+    figures = ["ok", "0.012", "42.5", "42.7", "324.2516", "4416", "0.76", "0.75", "0.25", "255registers"]
+    figures += ["127,123", "1.08", "1.61", "1.7x", "11.1x", "49.6"] if more is TIMED else ["51.2"]
+    for figure in figures:
+        assert figure in squeezed, figure
+    assert max(map(len, shown.splitlines())) <= width
+    if width >= 40:
+        assert "  FLOP/B, plan: 42.7\n" in re.sub(" +\n", "\n", shown)
+
+
+@pytest.mark.parametrize("more", [{"recorded": RECORDED}, TIMED], ids=["recorded", "timed"])
+def test_at_no_width_is_a_figure_cut(more: dict[str, Any]) -> None:
+    result = climb(row(4, "double-buffered", "fp32", **more))
+    for width in range(24, 125):
+        words = set(text(result, width).replace("│", " ").split())
+        assert {"42.5", "42.7", "4.25", "0.76", "0.75"} <= words, width
 
 
 def test_no_escape_codes_without_colour() -> None:

@@ -7,8 +7,10 @@ run; without one the kernels run in the emulator, which counts and never claims 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +20,11 @@ from tilewright.backends.base import Backend, DeviceInfo
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_trace import Counts
 from tilewright.count import count
-from tilewright.derive import derived
+from tilewright.derive import derived, problem_arithmetic
 from tilewright.dtypes import BF16, FP32, DType
 from tilewright.dtypes import dtype as look_up
-from tilewright.errors import EmulatorFault, UnavailableError
-from tilewright.gpu import GpuSpec, get_gpu
+from tilewright.errors import CompileError, EmulatorFault, LaunchError, UnavailableError
+from tilewright.gpu import GpuSpec, get_gpu, query_gpu
 from tilewright.ladder import CounterExample, Rung, parse_rungs
 from tilewright.ladder import rungs as all_rungs
 from tilewright.operands import random_operands
@@ -36,8 +38,9 @@ if TYPE_CHECKING:
 SCHEMA = "tilewright.climb/1"
 EMULATED = (256, 256, 256)
 MEASURED = (4096, 4096, 4096)
-ASSUMED_GPU = "h200"  # whose roofs apply where there is no GPU of a known kind
+ASSUMED_GPU = "h200"  # whose roofs apply where there is no GPU
 RECORDED_GPU = "NVIDIA H200"  # whose recorded figures stand beside rungs that are not timed
+FAULTS = (CompileError, LaunchError, EmulatorFault)  # what ends one row and not the climb
 Progress = Callable[[int, int, str], None]
 
 
@@ -97,23 +100,33 @@ class Row:
 
 @dataclass
 class ClimbResult:
-    """Every row of a climb, and where it ran. ``records`` are for ``results/``: empty unless it was measured."""
+    """Every row of a climb, and where it ran.
+
+    ``gpu`` is the one whose roofs apply: the present one, or an assumed one where there is none. ``records`` are for
+    ``results/``: empty unless it was measured.
+    """
 
     shape: tuple[int, int, int]
     backend: str
     device: DeviceInfo
+    gpu: GpuSpec
+    gpu_assumed: bool
     rows: list[Row]
     records: list[results.Record] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """The document ``climb --json`` prints."""
         m, n, k = self.shape
+        dtypes = list(dict.fromkeys(row.plan.dtype for row in self.rows))
+        arithmetic = {kind.name: problem_arithmetic(Problem(m, n, k, kind)) for kind in dtypes}
         return {
             "schema": SCHEMA,
-            "problem": {"m": m, "n": n, "k": k},
+            "problem": {"m": m, "n": n, "k": k, "dtypes": list(arithmetic), "arithmetic": arithmetic},
             "backend": self.backend,
             "device": {"name": self.device.name, **self.device.details},
-            "rungs": [row.to_dict() for row in self.rows],
+            "gpu": {"key": self.gpu.key, "name": self.gpu.name, "assumed": self.gpu_assumed},
+            "rungs": [row.to_dict() for row in self.rows if row.mistake is None],
+            "counter_examples": [row.to_dict() for row in self.rows if row.mistake is not None],
             "vendor": [
                 {"name": r.name, "dtype": r.dtype, "time_us": r.time_us and r.time_us["median"], "tflops": r.tflops}
                 for r in self.records
@@ -135,17 +148,18 @@ def climb(
     """Climb ``rungs`` (such as ``"0-4"``) for a problem of ``shape`` ``(m, n, k)``, in fp32, bf16 or (None) both.
 
     Without a shape it is 256^3 in the emulator and 4096^3 on a GPU. Raises ``UsageError`` for arguments that make no
-    sense and ``UnavailableError`` when a named backend is not there.
+    sense and ``UnavailableError`` when a named backend is not there. A kernel that does not compile or run is the
+    ``fault`` of its row; the others go on.
     """
     place = open_backend(backend) if backend is None or isinstance(backend, str) else backend
     if shape is None:
         shape = EMULATED if isinstance(place, EmulatorBackend) else MEASURED
     tell = progress or (lambda done, total, label: None)
     device = place.device()
-    gpu = _gpu_of(device)
+    gpu, assumed = _gpu_of(place)
     chosen = list(all_rungs().values()) if rungs is None else parse_rungs(rungs)
     kinds = [FP32, BF16] if dtype is None else [look_up(dtype)]
-    result = ClimbResult(shape, place.name, device, [])
+    result = ClimbResult(shape, place.name, device, gpu, assumed, [])
     jobs = {kind: plan_rows(Problem(*shape, kind), chosen, gpu) for kind in kinds}
     total = sum(len(rows) + 2 for rows in jobs.values())
     done = 0
@@ -161,18 +175,25 @@ def climb(
         emulator = _emulator(place)
         _compile_ahead(place, emulator, rows)
         pair = random_operands(problem, seed)
-        operands = make_operands(place, problem, *pair)
+        operands = _upload(place, problem, pair, rows)
         for row in rows:
             step(f"{kind.name}: rung {row.label}")
-            _execute(place, row, operands, pair)
+            if row.fault is None and operands is not None:
+                _execute(place, row, operands, pair)
             if emulator is not None and row.fault is None:
-                row.counts = count(emulator, row.rung, row.plan, problem)
+                _count(emulator, row, problem, beside=emulator is not place)
         if not isinstance(place, EmulatorBackend):
             from tilewright.climb_timing import time_rows
 
-            result.records += time_rows(
-                place, problem, rows, gpu, schedule=schedule, seed=seed, progress=lambda text: step(text, 0)
-            )
+            try:
+                result.records += time_rows(
+                    place, problem, rows, gpu, schedule=schedule, seed=seed, progress=lambda text: step(text, 0)
+                )
+            except LaunchError as error:
+                if all(row.fault is None for row in rows):
+                    raise
+                # A kernel of this climb took the GPU along; what was verified before it is verified all the same.
+                warnings.warn(f"{kind.name} is not timed: {error}", stacklevel=2)
         step(f"{kind.name}: done")
         result.rows += rows
     tell(total, total, "done")
@@ -196,16 +217,38 @@ def plan_rows(problem: Problem, chosen: Sequence[Rung], gpu: GpuSpec) -> list[Ro
     return rows
 
 
+def _upload(backend: Backend, problem: Problem, pair: tuple[Any, Any], rows: Sequence[Row]) -> Operands | None:
+    """The operands in the backend's memory; None, and a fault of every row, when a kernel before took the GPU along."""
+    try:
+        return make_operands(backend, problem, *pair)
+    except LaunchError as error:
+        for row in rows:
+            row.fault = row.fault or str(error)
+        return None
+
+
 def _execute(backend: Backend, row: Row, operands: Operands, pair: tuple[Any, Any]) -> None:
     """Run a row on poisoned output and verify what it wrote."""
     c = operands.c
-    fresh = Operands(operands.a, operands.b, backend.empty(c.rows, c.cols, c.dtype, c.ld))
-    launch = prepare(backend, row.rung, row.plan, fresh)
     try:
-        launch(backend)
+        fresh = Operands(operands.a, operands.b, backend.empty(c.rows, c.cols, c.dtype, c.ld))
+        prepare(backend, row.rung, row.plan, fresh)(backend)
         row.report = verify.verify(backend.download(fresh.c), *pair, dtype=row.plan.dtype)
-    except EmulatorFault as fault:
+    except FAULTS as fault:
         row.fault = str(fault)
+
+
+def _count(emulator: EmulatorBackend, row: Row, problem: Problem, *, beside: bool) -> None:
+    """Count what a row moves. Beside a GPU a host compiler that refuses the kernel costs it the counts, no more."""
+    try:
+        row.counts = count(emulator, row.rung, row.plan, problem)
+    except CompileError as error:
+        if not beside:
+            row.fault, row.report = str(error), None
+        else:
+            warnings.warn(f"rung {row.label} is not counted: {error}", stacklevel=2)
+    except EmulatorFault as fault:  # whatever it wrote: on other data, or in another run, it may be wrong
+        row.fault, row.report = str(fault), None
 
 
 def _compile_ahead(backend: Backend, emulator: EmulatorBackend | None, rows: Sequence[Row]) -> None:
@@ -216,18 +259,22 @@ def _compile_ahead(backend: Backend, emulator: EmulatorBackend | None, rows: Seq
     arch = str(getattr(backend, "arch", DEFAULT_ARCH))
 
     def compile_row(row: Row) -> None:
-        if emulator is not None:
-            host = row.rung.source(row.plan, "host")
-            emulator.compile(host, instrumented=True)
+        try:
             if emulator is backend:
-                emulator.compile(host)
-        if nvrtc.available():
-            report = nvrtc.compile_kernel(row.rung.source(row.plan, "gpu", arch)).report
-            row.compiled = {
-                **report.to_dict(),
-                "shared_bytes": row.plan.shared_bytes,  # all of it is dynamic, which the compiler does not see
-                "spill_bytes": report.spill_bytes,
-            }
+                emulator.compile(row.rung.source(row.plan, "host"))
+            if nvrtc.available():
+                report = nvrtc.compile_kernel(row.rung.source(row.plan, "gpu", arch)).report
+                row.compiled = {
+                    **report.to_dict(),
+                    "shared_bytes": row.plan.shared_bytes,  # all of it is dynamic, which the compiler does not see
+                    "spill_bytes": report.spill_bytes,
+                }
+        except CompileError as error:
+            row.fault = str(error)
+            return
+        if emulator is not None:
+            with suppress(CompileError):  # told when the row is counted
+                emulator.compile(row.rung.source(row.plan, "host"), instrumented=True)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compile_row, rows))
@@ -245,9 +292,11 @@ def _emulator(backend: Backend) -> EmulatorBackend | None:
     return beside
 
 
-def _gpu_of(device: DeviceInfo) -> GpuSpec:
-    """The GPU whose roofs apply: the device where it is a known one, else an H200."""
-    return get_gpu(device.key or ASSUMED_GPU)
+def _gpu_of(backend: Backend) -> tuple[GpuSpec, bool]:
+    """The GPU whose roofs apply, and whether it is assumed: the one that runs the kernels, an H200 where none does."""
+    if isinstance(backend, EmulatorBackend):
+        return get_gpu(ASSUMED_GPU), True
+    return query_gpu(int(getattr(backend, "device_id", 0))), False
 
 
 def _recorded(records: Sequence[results.Record], rung: Rung, kind: DType) -> dict[str, Any] | None:

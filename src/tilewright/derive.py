@@ -7,6 +7,7 @@ from typing import Any
 from tilewright import roofline
 from tilewright.gpu import GpuSpec
 from tilewright.plan import Plan
+from tilewright.problem import Problem
 
 
 def derived(plan: Plan, gpu: GpuSpec) -> dict[str, Any]:
@@ -28,4 +29,17 @@ def derived(plan: Plan, gpu: GpuSpec) -> dict[str, Any]:
             intensity.value, None if shared is None else shared.value, itemsize, gpu, load_bytes=wide
         ),
         "formula": "; ".join(str(part) for part in (intensity, shared) if part is not None),
+    }
+
+
+def problem_arithmetic(problem: Problem) -> dict[str, Any]:
+    """Work of a whole problem in FLOP, its least traffic in bytes (A and B read once, C written once), and FLOP/B.
+
+    Work and traffic are exact; ``flop_per_byte`` is None for a problem that moves nothing.
+    """
+    intensity = roofline.problem_intensity(problem)
+    return {
+        "flops": roofline.flops(problem).value,
+        "bytes": roofline.minimum_traffic(problem).value,
+        "flop_per_byte": None if intensity is None else intensity.value,
     }

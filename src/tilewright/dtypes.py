@@ -49,5 +49,5 @@ def dtype(name: str | DType) -> DType:
         return name
     try:
         return DTYPES[name]
-    except KeyError:
+    except (KeyError, TypeError):  # the latter for what cannot be looked up, such as a list
         raise UsageError(f"dtype {name!r} is not one of {', '.join(DTYPES)}") from None

@@ -129,7 +129,7 @@ def get_gpu(name: str) -> GpuSpec:
 
     Raises ``UsageError`` listing the known ones.
     """
-    wanted = name.strip().lower()
+    wanted = str(name).strip().lower()
     for key, spec in _KNOWN.items():
         reported = [board.lower() for board, board_key in _DEVICE_NAMES.items() if board_key == key]
         if wanted in (key, spec.name.lower(), *reported):

@@ -1,6 +1,7 @@
 """How fast it can be: intensities, ridges, roofs and bottlenecks, each number with its formula as text.
 
 Pure arithmetic on sizes and ``GpuSpec`` constants; nothing is run. A MAC is one multiply-add, 2 FLOP.
+Sizes of tiles, elements and loads must be above 0 and rates at least 0, else ``UsageError`` is raised.
 The roofline model is that of Williams, Waterman and Patterson, "Roofline: an insightful visual performance
 model for multicore architectures", CACM 52(4), 2009: speed is at most min(peak, intensity x bandwidth).
 """
@@ -59,6 +60,20 @@ def number(value: float) -> str:
     return f"{value:,.2f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
+def _positive(**sizes: float) -> None:
+    """Raise ``UsageError`` for the first of the named sizes that is zero, negative or no finite number."""
+    for name, size in sizes.items():
+        if not 0 < size < math.inf:  # false for NaN too
+            raise UsageError(f"{name} is {size}; it must be above 0 and finite")
+
+
+def _not_negative(**values: float | None) -> None:
+    """Raise ``UsageError`` for the first of the named values that is negative or NaN; infinity and None are fine."""
+    for name, value in values.items():
+        if value is not None and not value >= 0:
+            raise UsageError(f"{name} is {value}; it must be at least 0")
+
+
 def _derived(value: float, unit: str, formula: str) -> Derived:
     return Derived(value, unit, f"{formula} = {number(value)} {unit}".rstrip())
 
@@ -101,6 +116,7 @@ def ridge(gpu: GpuSpec, roof: Roof) -> Derived:
 
 def percent_of_roof(tflops: float, gpu: GpuSpec, roof: Roof) -> Derived:
     """A speed in TFLOPS as a percentage of the roof's peak."""
+    _not_negative(tflops=tflops)
     peak = peak_tflops(gpu, roof)
     return _derived(100 * tflops / peak, "%", f"100 x {number(tflops)} / {number(peak)} TFLOPS")
 
@@ -142,6 +158,7 @@ def problem_intensity(problem: Problem) -> Derived | None:
 
 def tiled_traffic(problem: Problem, bm: int, bn: int) -> Derived:
     """Bytes of A and B that BM x BN tiles read: A once per column of tiles, B once per row of tiles."""
+    _positive(bm=bm, bn=bn)
     tile_columns, tile_rows = math.ceil(problem.n / bn), math.ceil(problem.m / bm)
     return _derived(
         problem.bytes_a * tile_columns + problem.bytes_b * tile_rows,
@@ -155,11 +172,13 @@ def tiled_traffic(problem: Problem, bm: int, bn: int) -> Derived:
 
 def naive_intensity(itemsize: int) -> Derived:
     """FLOP/B of one thread per output: 2 FLOP for one element of A and one of B."""
+    _positive(itemsize=itemsize)
     return _derived(2 / (2 * itemsize), "FLOP/B", f"2 / (2 x {itemsize} B)")
 
 
 def tile_intensity(bm: int, bn: int, itemsize: int) -> Derived:
     """FLOP/B from global memory of a BM x BN tile: ``2 bm bn / ((bm + bn) itemsize)``; BK cancels."""
+    _positive(bm=bm, bn=bn, itemsize=itemsize)
     return _derived(
         2 * bm * bn / ((bm + bn) * itemsize),
         "FLOP/B",
@@ -169,26 +188,31 @@ def tile_intensity(bm: int, bn: int, itemsize: int) -> Derived:
 
 def k_step_bytes(bm: int, bn: int, bk: int, itemsize: int) -> Derived:
     """Bytes of A and B that one K-step of BK brings in."""
+    _positive(bm=bm, bn=bn, bk=bk, itemsize=itemsize)
     return _derived((bm + bn) * bk * itemsize, "B", f"({bm} + {bn}) x {bk} x {itemsize} B")
 
 
 def k_step_flops(bm: int, bn: int, bk: int) -> Derived:
     """FLOP of one K-step of BK."""
+    _positive(bm=bm, bn=bn, bk=bk)
     return _derived(2 * bm * bn * bk, "FLOP", f"2 x {bm} x {bn} x {bk}")
 
 
 def threads_per_tile(bm: int, bn: int, tm: int, tn: int) -> Derived:
     """Threads that cover a BM x BN tile with TM x TN outputs (accumulator registers) each."""
+    _positive(bm=bm, bn=bn, tm=tm, tn=tn)
     return _derived(bm * bn / (tm * tn), "threads", f"{bm} x {bn} / ({tm} x {tn})")
 
 
 def shared_loads_per_mac(tm: int, tn: int) -> Derived:
     """Values a thread reads from shared memory per MAC: TM + TN of them feed TM x TN."""
+    _positive(tm=tm, tn=tn)
     return _derived((tm + tn) / (tm * tn), "loads/MAC", f"({tm} + {tn}) / ({tm} x {tn})")
 
 
 def shared_load_bytes_per_mac(tm: int, tn: int, itemsize: int) -> Derived:
     """Bytes a thread reads from shared memory per MAC; 1 x 1 is a kernel without register blocking."""
+    _positive(tm=tm, tn=tn, itemsize=itemsize)
     return _derived((tm + tn) * itemsize / (tm * tn), "B/MAC", f"({tm} + {tn}) x {itemsize} B / ({tm} x {tn})")
 
 
@@ -197,6 +221,8 @@ def shared_load_bytes_per_mac(tm: int, tn: int, itemsize: int) -> Derived:
 
 def bandwidth_needed(tflops: float, intensity: float) -> Derived:
     """TB/s that keep a speed fed at an intensity (FLOP/B)."""
+    _not_negative(tflops=tflops)
+    _positive(intensity=intensity)
     return _derived(tflops / intensity, "TB/s", f"{number(tflops)} TFLOPS / {number(intensity)} FLOP/B")
 
 
@@ -206,6 +232,8 @@ def shared_port_demand(bytes_per_mac: float, gpu: GpuSpec, *, load_bytes: int = 
     ``load_bytes`` is the width of one load (16 for a float4). A load narrower than a bank's 4 B keeps the
     whole lane busy, so it counts as 4 B.
     """
+    _not_negative(bytes_per_mac=bytes_per_mac)
+    _positive(load_bytes=load_bytes)
     widening = max(1.0, _LANE_BYTES / load_bytes)
     text = f"{number(bytes_per_mac)} B/MAC x {gpu.fp32_fma_per_clock} FMA/clk/SM"
     if widening > 1:
@@ -227,6 +255,7 @@ def bound(
     ``shared_bytes_per_mac`` and ``load_bytes`` are those of ``shared_port_demand`` and apply to CUDA-core
     kernels, whose operands pass that port one FMA at a time. Of equal limits the first is named.
     """
+    _not_negative(intensity=intensity, shared_bytes_per_mac=shared_bytes_per_mac)
     peak = peak_tflops(gpu, roof)
     limits = [(peak, _ROOF_WORDS[roof], f"peak {number(peak)}")]
     if intensity is not None:
@@ -261,6 +290,8 @@ def bottleneck(
     ``flop_per_byte``). The longest is named, and two within 1% as a tie. Without shared memory the requests
     are mostly served by the caches, so L1/L2 is named rather than HBM.
     """
+    _not_negative(flop_per_byte=flop_per_byte, shared_bytes_per_mac=shared_bytes_per_mac)
+    _positive(itemsize=itemsize)
     ridge_flop_per_byte = ridge(gpu, "fp32").value
     against_ridge = f"{number(flop_per_byte)} FLOP/B against a ridge of {ridge_flop_per_byte:.0f} FLOP/B"
     if shared_bytes_per_mac is None:
@@ -271,7 +302,7 @@ def bottleneck(
     width = itemsize if load_bytes is None else load_bytes
     demand = shared_port_demand(shared_bytes_per_mac, gpu, load_bytes=width).value
     port = demand / gpu.shared_bytes_per_clock
-    if ridge_flop_per_byte / flop_per_byte > max(port, 1.0):
+    if ridge_flop_per_byte > flop_per_byte * max(port, 1.0):
         return f"L2 and HBM bandwidth: {against_ridge}"
 
     fair = number(gpu.shared_bytes_per_clock / gpu.fp32_fma_per_clock)

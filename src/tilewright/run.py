@@ -33,8 +33,10 @@ class Operands:
 
     @property
     def problem(self) -> Problem:
-        """The problem they pose. Raises ``UsageError`` when their shapes do not fit together."""
+        """The problem they pose. Raises ``UsageError`` when their shapes or dtypes do not fit together."""
         a, b, c = self.a, self.b, self.c
+        if not a.dtype == b.dtype == c.dtype:
+            raise UsageError(f"dtypes do not fit: A {a.dtype}, B {b.dtype}, C {c.dtype}; all three must be the same")
         if a.cols != b.rows or c.rows != a.rows or c.cols != b.cols:
             raise UsageError(
                 f"shapes do not fit: A {a.rows}x{a.cols}, B {b.rows}x{b.cols}, C {c.rows}x{c.cols}; "
@@ -84,13 +86,19 @@ def source_for(backend: Backend, rung: Rung, plan: Plan) -> KernelSource:
 def prepare(backend: Backend, rung: Rung, plan: Plan, operands: Operands) -> Launch:
     """Compile a rung for a plan and bind it to operands.
 
-    Raises ``UsageError`` when the plan needs 16-byte alignment that the operands lack, ``CompileError`` when the
-    kernel does not compile, ``UnavailableError`` when there is no compiler.
+    Raises ``UsageError`` when the plan is another rung's or for another dtype, when it needs 16-byte alignment that
+    the operands lack, and when the operands do not fit together; ``CompileError`` when the kernel does not compile,
+    ``UnavailableError`` when there is no compiler.
     """
+    problem = operands.problem
+    if plan.rung != rung.number:
+        raise UsageError(f"plan is of rung {plan.rung}; rung {rung.number} ({rung.name}) needs one of its own")
+    if plan.dtype != problem.dtype:
+        raise UsageError(f"plan is for {plan.dtype} and the operands are {problem.dtype}: both must be the same")
     if plan.aligned and not operands.aligned:
         raise UsageError("the plan is for rows on 16-byte boundaries and an operand's rows are not: use aligned=False")
     kernel = backend.compile(source_for(backend, rung, plan))
-    return Launch(kernel, plan.grid(operands.problem), plan.block, arguments(operands), plan.shared_bytes)
+    return Launch(kernel, plan.grid(problem), plan.block, arguments(operands), plan.shared_bytes)
 
 
 def arguments(operands: Operands) -> list[Any]:

@@ -94,7 +94,11 @@ class Operand:
 
 @dataclass(frozen=True)
 class Counts:
-    """What the traced blocks did, all together."""
+    """What the traced blocks did, all together.
+
+    ``multiply_adds`` are those that were executed, ``useful`` those that C needs (None: all of them). They differ at
+    the edges of a ragged problem, where a tile is filled up with zeros that are multiplied like the rest.
+    """
 
     blocks: int
     multiply_adds: int
@@ -102,26 +106,32 @@ class Counts:
     shared_loads: Requests
     shared_stores: Requests
     lines: tuple[LineCounts, ...]
+    useful: int | None = None
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: two a multiply-add."""
-        return 2 * self.multiply_adds
+        """Floating-point operations that C needs: two a multiply-add, those on a tile's padding left out."""
+        return 2 * (self.multiply_adds if self.useful is None else self.useful)
+
+    @property
+    def approximate(self) -> bool:
+        """Whether the grouping of some accesses into requests is a guess."""
+        return any(line.requests.approximate for line in self.lines)
 
     @property
     def flop_per_byte(self) -> float | None:
-        """FLOP per requested byte of A and B loads: what ``roofline.tile_intensity`` derives."""
+        """Useful FLOP per requested byte of A and B loads: what ``roofline.tile_intensity`` derives."""
         loaded = sum(operand.loads.bytes for name, operand in self.operands.items() if name in ("a", "b"))
         return _ratio(self.flops, loaded)
 
     @property
     def flop_per_byte_with_c(self) -> float | None:
-        """FLOP per requested byte of global memory, C's stores included."""
+        """Useful FLOP per requested byte of global memory, C's stores included."""
         return _ratio(self.flops, sum(operand.all.bytes for operand in self.operands.values()))
 
     @property
     def shared_load_bytes_per_mac(self) -> float | None:
-        """Shared-memory bytes that threads load for one multiply-add."""
+        """Shared-memory bytes that threads load for one executed multiply-add, those on padding included."""
         return _ratio(self.shared_loads.bytes, self.multiply_adds)
 
     @property
@@ -136,7 +146,7 @@ class Counts:
             "flop_per_byte_with_c": self.flop_per_byte_with_c,
             "shared_load_bytes_per_mac": self.shared_load_bytes_per_mac,
             "excess_wavefronts_per_request": self.shared.excess_per_request,
-            "approximate": any(line.requests.approximate for line in self.lines),
+            "approximate": self.approximate,
             "operands": {
                 name: {
                     "sectors_per_request": operand.all.cost_per_request,

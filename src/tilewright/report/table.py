@@ -2,7 +2,8 @@
 
 Input is the dict of ``ClimbResult.to_dict()`` (what ``tilewright climb --json`` prints). Each cell has two lines by
 one rule: above what was counted or measured here, below (dim) what it is held against: the derived figure, the ideal,
-the roof. The tables fit 80 columns; from ``WIDE`` on the bottleneck gets a column of its own.
+the roof. The tables fit 80 columns; from ``WIDE`` on the bottleneck gets a column of its own, and where a table does
+not fit each rung is a list of its figures instead: no figure is ever cut off.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from tilewright import roofline
+
 WIDE = 110
+GUESSED = "~ by guess: lanes of a warp passed some access unequally often, so its requests are not known exactly"
 
 Row = Mapping[str, Any]
 
@@ -28,6 +33,15 @@ class Column:
     heading: str
     cell: Callable[[Row], tuple[str, str]]
     right: bool = True
+
+    def named(self, row: Row) -> Iterator[tuple[str, str]]:
+        """The figures of a row with their names, for a list."""
+        *above, below = self.heading.split("\n")
+        name = " ".join(" ".join(above).replace("wave- ", "wave").split())
+        upper, lower = self.cell(row)
+        yield (name if lower else f"{name} {below}".strip()), upper
+        if lower:
+            yield (below if below[0] in "x%" else f"{name}, {below}"), lower
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -62,6 +76,15 @@ def _to_vendor(row: Row) -> str:
     return _times(next(iter(ratios.values()))) if ratios else ""
 
 
+def _guess(row: Row) -> str:
+    return "~" if _get(row, "counted", "approximate") else ""
+
+
+def _excess(row: Row) -> tuple[str, str]:
+    value = _get(row, "counted", "excess_wavefronts_per_request")
+    return ("-" if value is None else _guess(row) + number(value)), ""
+
+
 def _sectors(row: Row, key: str) -> str:
     operands = _get(row, "counted", "operands") or {}
     return " ".join(f"{number(_get(operands, name, key)):>2}" for name in "abc") if operands else "-"
@@ -69,7 +92,7 @@ def _sectors(row: Row, key: str) -> str:
 
 def _name(row: Row) -> tuple[str, str]:
     registers = _get(row, "compiled", "registers")
-    name = f"  {row['name']}" if row.get("counter_example") or "rung" not in row else f"{row['rung']} {row['name']}"
+    name = f"  {row['name']}" if row.get("counter_example") or "rung" not in row else _label(row)
     return name, "" if registers is None else f"  {registers} registers"
 
 
@@ -82,12 +105,12 @@ NAME = Column("rung\n", _name, right=False)
 COUNTS = (
     Column("verified\nof bound", _verified),
     Column("FLOP/B\nplan", _against("flop_per_byte")),
-    Column("sectors\nA  B  C\nideal", lambda row: (_sectors(row, "sectors_per_request"), _sectors(row, "ideal"))),
-    Column("shared\nB/MAC\nplan", _against("shared_load_bytes_per_mac")),
     Column(
-        "excess\nwave-\nfronts",
-        lambda row: (number(_get(row, "counted", "excess_wavefronts_per_request")), ""),
+        "sectors\nA  B  C\nideal",
+        lambda row: (_guess(row) + _sectors(row, "sectors_per_request"), _sectors(row, "ideal")),
     ),
+    Column("shared\nB/MAC\nplan", _against("shared_load_bytes_per_mac")),
+    Column("excess\nwave-\nfronts\n", _excess),
 )
 SPEED = (
     Column("time us\nx cuBLAS", lambda row: (number(row.get("time_us"), 4), _to_vendor(row))),
@@ -107,42 +130,68 @@ def climb_tables(result: Mapping[str, Any], width: int) -> Group:
     for dtype, rows in by_dtype(result).items():
         if parts:
             parts.append(Text())
-        parts += [heading(result, dtype), climb_table(rows, width), *arithmetic(rows, width)]
+        table = climb_table(rows, width)
+        fits = Measurement.get(_ENDLESS, _ENDLESS.options, table).minimum <= width
+        shown = [table] if fits else figures(rows)
+        parts += [*heading(result, dtype), *shown, *notes(rows), *arithmetic(rows, width)]
     return Group(*parts)
 
 
+_ENDLESS = Console(width=10_000, force_terminal=False)  # on which a table's own width is measured
+
+
 def by_dtype(result: Mapping[str, Any]) -> dict[str, list[Row]]:
-    """The rows of a climb, a list a dtype, in their order."""
+    """The rows of a climb, a list a dtype, in their order: each rung, then the mistakes it is shown beside."""
     groups: dict[str, list[Row]] = {}
+    mistakes = list(result.get("counter_examples") or ())
     for row in result["rungs"]:
-        groups.setdefault(str(row.get("dtype") or _get(result, "problem", "dtype")), []).append(row)
+        dtype = row.get("dtype")
+        beside = [each for each in mistakes if (each.get("dtype"), each["rung"]) == (dtype, row["rung"])]
+        groups.setdefault(str(dtype or _get(result, "problem", "dtype")), []).extend([row, *beside])
     for vendor in result.get("vendor") or ():  # the rival of the same run closes the table of its dtype
         if vendor["dtype"] in groups:
             groups[vendor["dtype"]].append(vendor)
     return groups
 
 
-def heading(result: Mapping[str, Any], dtype: str) -> Text:
-    """What ran where: ``fp32  256 x 256 x 256 (MxNxK)  on NVIDIA H200``."""
+def heading(result: Mapping[str, Any], dtype: str) -> Iterator[Text]:
+    """What ran where, what the whole problem comes to, and whose roofs apply: a line each.
+
+    ``fp32  256 x 256 x 256 (MxNxK)  on NVIDIA H200``.
+    """
     problem, device = result["problem"], result["device"]
     device_name = _get(device, "name") or device
-    return Text.assemble(
+    yield Text.assemble(
         (dtype, "bold"), f"  {problem['m']} x {problem['n']} x {problem['k']} (MxNxK)  on {device_name}"
     )
+    whole = _get(problem, "arithmetic", dtype)
+    if whole:
+        intensity = whole["flop_per_byte"]
+        quotient = "" if intensity is None else f" = {roofline.number(intensity)} FLOP/B"
+        yield Text(f"{whole['flops']:,} FLOP / {whole['bytes']:,} B moved at least{quotient}", "dim")
+    gpu = result.get("gpu")
+    if gpu:
+        yield Text(f"roofs: {gpu['name']}" + (" (assumed: no GPU here)" if gpu["assumed"] else ""), "dim")
+
+
+def _columns(rows: Sequence[Row]) -> list[Column]:
+    """Those that every table of these rows has."""
+    columns = [NAME, *COUNTS]
+    if _timed(rows):
+        columns += SPEED
+    elif any(row.get("recorded") for row in rows):
+        columns.append(RECORDED)
+    return columns
+
+
+def _timed(rows: Sequence[Row]) -> bool:
+    return any(row.get("time_us") is not None for row in rows)
 
 
 def climb_table(rows: Sequence[Row], width: int) -> Table:
     """One table: what each rung moved and, where there are times, how fast it was."""
-    timed = any(row.get("time_us") is not None for row in rows)
-    recorded = sorted({_recorded_label(row) for row in rows if row.get("recorded")})
-    columns = [NAME, *COUNTS]
-    if timed:
-        columns += SPEED
-    elif recorded:
-        columns.append(RECORDED)
     wide = width >= WIDE
-    if wide:
-        columns.append(BOTTLENECK)
+    columns = [*_columns(rows), BOTTLENECK] if wide else _columns(rows)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1 if wide else 0, 0, 0))
     for column in columns:
         *above, below = column.heading.split("\n")
@@ -155,10 +204,31 @@ def climb_table(rows: Sequence[Row], width: int) -> Table:
         )
     for row in rows:
         table.add_row(*(_cell(column, row) for column in columns), style=_row_style(row))
-    if recorded and not timed:
-        table.caption = "* " + "; ".join(recorded)
-        table.caption_justify = "left"
     return table
+
+
+def figures(rows: Sequence[Row]) -> Iterator[Text]:
+    """The table's figures as a list a row, ``name: value``, for a terminal that the table does not fit."""
+    for row in rows:
+        registers = NAME.cell(row)[1].strip()
+        yield Text(_label(row) + (f", {registers}" if registers else ""), "bold")
+        for column in _columns(rows)[1:]:
+            for name, value in column.named(row):
+                style = "bold red" if value == "FAILED" else _row_style(row)
+                yield Text(f"  {name}: {' '.join(value.split())}", style)
+
+
+def _label(row: Row) -> str:
+    return f"{row['rung']} {row['name']}" if "rung" in row else str(row["name"])
+
+
+def notes(rows: Sequence[Row]) -> Iterator[Text]:
+    """What the marks in a table mean."""
+    recorded = sorted({_recorded_label(row) for row in rows if row.get("recorded")})
+    if recorded and not _timed(rows):
+        yield Text("* " + "; ".join(recorded), "dim italic")
+    if any(_guess(row) for row in rows):
+        yield Text(GUESSED, "dim italic")
 
 
 def _recorded_label(row: Row) -> str:
@@ -183,11 +253,11 @@ def arithmetic(rows: Sequence[Row], width: int) -> Iterator[Text]:
     for row in rows:
         derived = row.get("derived") or {}
         if row.get("fault"):
-            yield Text.assemble((f"{row['rung']} {row['name']}: ", "bold"), (str(row["fault"]), "red"))
+            yield Text.assemble((f"{_label(row)}: ", "bold"), (str(row["fault"]), "red"))
         said = [str(derived["formula"])] if derived.get("formula") else []
         if width < WIDE and derived.get("bottleneck"):
             said.append(str(derived["bottleneck"]))
         if row.get("counter_example") and isinstance(row["counter_example"], str):
             said.insert(0, row["counter_example"])
         if said:
-            yield Text.assemble((f"{row['rung']} {row['name']}: ", "bold"), "; ".join(said), style=_row_style(row))
+            yield Text.assemble((f"{_label(row)}: ", "bold"), "; ".join(said), style=_row_style(row))
