@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.dtypes import DType
+from tilewright.problem import Layout
 from tilewright.source import KernelSource
 
 Dim3 = tuple[int, int, int]
@@ -16,9 +17,10 @@ Dim3 = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Matrix:
-    """A row-major matrix in a backend's memory.
+    """A matrix in a backend's memory.
 
-    Element ``(i, j)`` lies at ``pointer + (i * ld + j) * dtype.itemsize``; ``ld`` counts elements.
+    Element ``(i, j)`` lies at ``pointer + (i * ld + j) * dtype.itemsize`` when ``layout`` is ``"row"`` and at
+    ``pointer + (j * ld + i) * dtype.itemsize`` when it is ``"column"``; ``ld`` counts elements.
     ``owner`` keeps the memory alive.
     """
 
@@ -28,11 +30,35 @@ class Matrix:
     ld: int
     dtype: DType
     owner: Any = field(repr=False, compare=False)
+    layout: Layout = "row"
+
+    @property
+    def lines(self) -> int:
+        """Contiguous lines it consists of: rows, or columns where it is column-major."""
+        return self.rows if self.layout == "row" else self.cols
+
+    @property
+    def line(self) -> int:
+        """Elements of a contiguous line."""
+        return self.cols if self.layout == "row" else self.rows
 
     @property
     def aligned16(self) -> bool:
-        """Whether every row starts on a 16-byte boundary, as 16-byte accesses need."""
-        return self.pointer % 16 == 0 and (self.ld * self.dtype.itemsize % 16 == 0 or self.rows <= 1)
+        """Whether every line starts on a 16-byte boundary, as 16-byte accesses need."""
+        return self.pointer % 16 == 0 and (self.ld * self.dtype.itemsize % 16 == 0 or self.lines <= 1)
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A kernel argument: how TMA sees a matrix (CUDA Driver API, ``cuTensorMapEncodeTiled``).
+
+    Dimension 0 runs along a contiguous line, dimension 1 over the lines. ``box`` is what one copy moves, in elements,
+    contiguous dimension first; ``swizzle_bytes`` is 0, 32, 64 or 128.
+    """
+
+    matrix: Matrix
+    box: tuple[int, int]
+    swizzle_bytes: int = 128
 
 
 @dataclass(frozen=True)
@@ -91,5 +117,8 @@ class Backend(Protocol):
         cluster: int = 1,
         stream: Any = None,
     ) -> None:
-        """Run a kernel. ``args`` are NumPy scalars, packed by their type, and matrices, packed as pointers."""
+        """Run a kernel.
+
+        ``args`` are NumPy scalars, packed by their type, matrices, packed as pointers, and tensor maps, by value.
+        """
         ...

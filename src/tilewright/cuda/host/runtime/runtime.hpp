@@ -81,6 +81,14 @@ struct Block {
 // A buffer that a kernel argument points to: rows of row_bytes, pitch apart. element_bytes is for reports.
 struct Buffer { u64 base, row_bytes, pitch, rows, element_bytes; };
 
+// What one TMA copy moves. global_bytes are those inside the tensor, read or written once; each of `destinations` blocks
+// receives shared_bytes, zeros included.
+struct BulkTraffic {
+  u64 base;  // of the tensor
+  u64 global_bytes, shared_bytes;
+  u32 destinations;
+};
+
 // Whoever watches an execution: the tracer, the race detector, both, or nobody. Called on the current fiber's stack.
 struct Observer {
   virtual void cluster_begin(Block* blocks, u32 count, u32 threads) = 0;
@@ -98,6 +106,37 @@ struct Observer {
   virtual void cp_async_commit(Fiber* fiber) = 0;
   virtual void cp_async_wait(Fiber* fiber, u32 newest_allowed) = 0;
   virtual void thread_exit(Fiber* fiber) = 0;
+
+  // mbarriers, by their address: a thread arrives; the phase completes once all arrivals and bytes are in; each thread
+  // whose wait succeeds leaves, with what the last completed phase gathered. `blocked`: it had to wait at all.
+  virtual void mbarrier_init(const void*, Fiber*) {}
+  virtual void mbarrier_arrive(const void*, Fiber*) {}
+  virtual void mbarrier_complete(const void*) {}
+  virtual void mbarrier_leave(const void*, Fiber*, bool /*blocked*/) {}
+  virtual void fence_mbarrier_init(Fiber*) {}
+  // fence.proxy.async: what this thread knows of generic accesses now holds for the async proxy too.
+  virtual void fence_proxy_async(Fiber*) {}
+
+  // A TMA copy, by a number that no other copy in flight has. At issue: begin, then one call for each range of shared
+  // memory (of a block of the cluster) that it will write (load) or read (store). A load's bytes are `done` once for
+  // each barrier that counts them, when they have landed and before that barrier's phase completes.
+  virtual void bulk_begin(Fiber*, u32 /*copy*/, bool /*store*/, const BulkTraffic&, u64 /*pc*/) {}
+  virtual void bulk_shared(u32 /*copy*/, u32 /*rank*/, u32 /*offset*/, u32 /*bytes*/) {}
+  virtual void bulk_done(u32 /*copy*/, const void* /*mbarrier*/) {}
+  virtual void bulk_end(u32 /*copy*/) {}  // the number is free again: nothing of the copy is left in flight
+  virtual void bulk_commit(Fiber*) {}
+  // The stores of all but the newest groups have read their shared memory.
+  virtual void bulk_wait(Fiber*, u32 /*newest_allowed*/, bool /*read_only*/) {}
+
+  // wgmma, warp by warp, called by the last lane to come. Ranges of shared memory are read by the async proxy from now
+  // until the group that the next commit closes is waited for.
+  virtual void wgmma_begin(Warp*, int /*m*/, int /*n*/, int /*k*/, u64 /*pc*/) {}
+  virtual void wgmma_shared(Warp*, u32 /*offset*/, u32 /*bytes*/, bool /*of_a*/) {}
+  virtual void wgmma_fence(Warp*) {}
+  virtual void wgmma_commit(Warp*) {}
+  virtual void wgmma_wait(Warp*, u32 /*newest_allowed*/) {}
+  // ldmatrix and stmatrix: each lane's 16-byte row is reported by access(); mma.sync by its shape.
+  virtual void mma(Warp*, int /*m*/, int /*n*/, int /*k*/) {}
 };
 
 extern Observer* g_observer;  // null: nobody

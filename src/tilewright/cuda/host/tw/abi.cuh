@@ -11,6 +11,9 @@ struct Context {
   unsigned cluster_rank;  // of the block
   unsigned lane;          // 0..31, of the warp
 };
+
+// Of the operands of tensor-core instructions.
+enum ElementType : int { kBf16 = 0, kFp16 = 1 };
 }  // namespace tw
 
 #pragma GCC visibility push(default)
@@ -34,5 +37,44 @@ unsigned tw_atomic_add_u32(unsigned* address, unsigned value);
 void tw_cp_async(void* shared_dst, const void* global_src, int bytes, int valid);
 void tw_cp_async_commit();
 void tw_cp_async_wait(int newest_allowed);
+
+// Warp-wide matrix instructions; `type` is an ElementType.
+void tw_ldmatrix(unsigned* registers, const void* row, int matrices, bool transposed);
+void tw_stmatrix(void* row, const unsigned* registers, int matrices, bool transposed);
+void tw_mma_m16n8k16(float* d, const unsigned* a, const unsigned* b, int type);
+bool tw_elect_one();
+
+// mbarriers: 8 bytes of shared memory each.
+void tw_mbarrier_init(void* barrier, unsigned arrivals);
+void tw_mbarrier_arrive(void* barrier);
+void tw_mbarrier_arrive_remote(void* barrier, unsigned rank);  // the one at the same offset in another block's memory
+void tw_mbarrier_arrive_expect_tx(void* barrier, unsigned bytes);
+bool tw_mbarrier_try_wait(void* barrier, unsigned parity);  // lets others run when it has to say no
+void tw_mbarrier_wait(void* barrier, unsigned parity);
+void tw_fence_mbarrier_init();
+void tw_fence_proxy_async();
+
+// Clusters.
+void tw_cluster_arrive();
+void tw_cluster_wait();
+
+// TMA. `map` points to a 128-byte tensor map; coordinates count elements, the contiguous dimension first.
+void tw_tma_prefetch(const void* map);
+void tw_tma_load(void* shared_dst, const void* map, void* barrier, int rank, const int* at, bool multicast, unsigned blocks);
+void tw_tma_store(const void* map, const void* shared_src, int rank, const int* at);
+void tw_tma_store_commit();
+void tw_tma_store_wait(int newest_allowed, bool read_only);
+
+// wgmma, of a warpgroup: each warp does its 16 rows. `a_registers` is null when A comes from shared memory.
+unsigned tw_shared_address(const void* shared);
+void tw_wgmma_fence();
+void tw_wgmma(float* d, int n, const unsigned* a_registers, unsigned long long a, unsigned long long b, bool accumulate,
+              int type, bool transpose_a, bool transpose_b);
+void tw_wgmma_commit();
+void tw_wgmma_wait(int newest_allowed);
+
+void tw_setmaxnreg(int registers, bool increase);
+void tw_griddepcontrol_wait();
+void tw_griddepcontrol_launch_dependents();
 }
 #pragma GCC visibility pop
