@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from tilewright.errors import UsageError
 from tilewright.gpu import GpuSpec
 from tilewright.problem import Problem
-from tilewright.roofline import Derived, figure, number, peak_tflops, positive, shared_load_bytes_per_mac, tile_intensity
+from tilewright.roofline import (
+    Derived,
+    figure,
+    number,
+    peak_tflops,
+    positive,
+    shared_load_bytes_per_mac,
+    tile_intensity,
+)
 
 WARPGROUP_ROWS = 64  # PTX ISA, "Asynchronous warpgroup level matrix instructions": M of every wgmma
 INSTRUCTION_K = 16  # and K for 16-bit types, as of mma.sync.m16n8k16
