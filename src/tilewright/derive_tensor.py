@@ -30,7 +30,6 @@ def derived_tensor(plan: TensorPlan, gpu: GpuSpec) -> dict[str, Any]:
     in_flight = roofline_tensor.bytes_in_flight(plan.stages, plan.tile_bytes)
     known = gpu.bf16_tensor_tflops is not None and gpu.bf16_tensor_flop_per_clock is not None
     port = port_of(plan, gpu) if known else None
-    parts = (intensity, per_mac, port, f"a stage is {stage}")
     return {
         "flop_per_byte": intensity.value,
         "flop_per_byte_without_multicast": alone.value,
@@ -41,7 +40,7 @@ def derived_tensor(plan: TensorPlan, gpu: GpuSpec) -> dict[str, Any]:
         "accumulator_registers": plan.accumulators,
         "roof_tflops": roof_tflops(plan, gpu) if known else None,
         "bottleneck": bottleneck(plan, gpu) if known else f"the tensor cores of {gpu.name} are not known",
-        "formula": "; ".join(str(part) for part in parts if part is not None),
+        "formula": f"{intensity}; {per_mac}",
     }
 
 
