@@ -84,6 +84,7 @@ def test_what_l2_delivers() -> None:
 
 def test_bytes_in_flight() -> None:
     assert str(bytes_in_flight(4, 48 << 10)) == "(4 - 1) stages x 49,152 B = 147,456 B"
+    assert [derived(plan(rung), H200)["bytes_in_flight"] >> 10 for rung in (5, 6, 7)] == [96, 96, 144]
 
 
 @given(st.integers(0, 5000), st.integers(0, 5000), st.integers(1, 200))
@@ -137,7 +138,7 @@ def test_what_is_derived_of_a_plan() -> None:
         (5, "mma.sync: about 63% of the tensor roof, 623 TFLOPS; ldmatrix reads 80.6 of 128 B/clk"),
         (
             6,
-            "the warps that multiply also load: 12 copies a thread, a barrier a K-step; wgmma reads 80 of 128 B/clk",
+            "the warps that multiply also load: 12 copies a thread and K-step; wgmma reads 80 of 128 B/clk",
         ),
         (7, "a thread that multiplies refills the ring"),
         (8, "one tile a block: its first loads and its epilogue overlap with nothing; 64 KB of C, about 1,637 clk"),

@@ -27,7 +27,6 @@ def derived_tensor(plan: TensorPlan, gpu: GpuSpec) -> dict[str, Any]:
     intensity = intensity_of(plan)
     per_mac = operand_bytes(plan)
     stage = roofline.k_step_bytes(plan.bm, plan.bn, plan.bk, itemsize)
-    in_flight = roofline_tensor.bytes_in_flight(plan.stages, plan.tile_bytes)
     known = gpu.bf16_tensor_tflops is not None and gpu.bf16_tensor_flop_per_clock is not None
     port = port_of(plan, gpu) if known else None
     return {
@@ -36,7 +35,7 @@ def derived_tensor(plan: TensorPlan, gpu: GpuSpec) -> dict[str, Any]:
         "shared_load_bytes_per_mac": per_mac.value,
         "shared_bytes_per_clock": None if port is None else port.value,
         "stage_bytes": int(stage.value),
-        "bytes_in_flight": int(in_flight.value),
+        "bytes_in_flight": int(in_flight(plan).value),
         "accumulator_registers": plan.accumulators,
         "roof_tflops": roof_tflops(plan, gpu) if known else None,
         "bottleneck": bottleneck(plan, gpu) if known else f"the tensor cores of {gpu.name} are not known",
@@ -56,6 +55,16 @@ def operand_bytes(plan: TensorPlan) -> Derived:
     else:
         piece = (roofline_tensor.WARPGROUP_ROWS, plan.bn)
     return roofline_tensor.operand_bytes_per_mac(*piece, plan.dtype.itemsize)
+
+
+def in_flight(plan: TensorPlan) -> Derived:
+    """The most bytes that are on their way to a block while it multiplies.
+
+    Rung 6 fetches while the wgmmas on the stage before may still read, so that it holds two. An mbarrier tells later
+    rungs when a stage has been read.
+    """
+    held = 2 if FIRST < plan.rung < TMA else 1
+    return roofline_tensor.bytes_in_flight(plan.stages, plan.tile_bytes, held=held)
 
 
 def roof_tflops(plan: TensorPlan, gpu: GpuSpec) -> float:
@@ -104,11 +113,11 @@ def bottleneck(plan: TensorPlan, gpu: GpuSpec) -> str:
         return f"mma.sync: about {share:.0%} of the tensor roof, {tflops:.0f} TFLOPS; ldmatrix reads {reads}"
     if plan.rung < TMA:
         copies = plan.tile_bytes // COPY_BYTES // plan.threads
-        return f"the warps that multiply also load: {copies} copies a thread, a barrier a K-step; wgmma reads {reads}"
+        return f"the warps that multiply also load: {copies} copies a thread and K-step; wgmma reads {reads}"
     if plan.rung < SPECIALISED:
         return (
             f"a thread that multiplies refills the ring: it waits for all {plan.consumers} warpgroups before it goes on"
-            f"; at most {_kb(plan.tile_bytes * (plan.stages - 1))} in flight"
+            f"; at most {_kb(int(in_flight(plan).value))} in flight"
         )
     epilogue = _epilogue(plan, gpu)
     if not plan.persistent:
