@@ -3,6 +3,7 @@
 #include "places.hpp"
 #include "race.hpp"
 #include "trace.hpp"
+#include "trace_units.hpp"
 
 namespace tw {
 namespace {
@@ -10,6 +11,7 @@ enum Mode : u32 { kBoundsOnly = 0, kTrace = 1, kRace = 2 };
 
 RaceDetector g_race;
 Tracer g_tracer;
+UnitTracer g_units;
 
 class Watcher final : public Observer {
  public:
@@ -68,6 +70,25 @@ class Watcher final : public Observer {
   }
   void thread_exit(Fiber*) override {}
 
+  void mbarrier_leave(const void*, Fiber*, bool blocked) override {
+    if (mode & kTrace) g_units.mbarrier_wait(blocked);
+  }
+  void fence_proxy_async(Fiber*) override {
+    if (mode & kTrace) g_units.proxy_fence();
+  }
+  void bulk_begin(Fiber*, u32, bool store, const BulkTraffic& traffic, u64 pc) override {
+    if (mode & kTrace) g_units.copy(store, traffic, pc);
+  }
+  void wgmma_begin(Warp* warp, int, int n, int k, u64) override {
+    if (mode & kTrace) g_units.wgmma(*warp, n, k);
+  }
+  void wgmma_shared(Warp* warp, u32, u32 bytes, bool of_a) override {
+    if (mode & kTrace) g_units.wgmma_operand(*warp, bytes, of_a);
+  }
+  void mma(Warp*, int m, int n, int k) override {
+    if (mode & kTrace) g_units.mma(m, n, k);
+  }
+
  private:
   const u32 mode;
 
@@ -88,10 +109,14 @@ ObserverEntry g_entries[] = {{"bounds", &g_bounds}, {"trace", &g_trace}, {"race"
 // Forgets what earlier launches were found to do. Races are looked for in cells of 1, 2 or 4 bytes of shared memory.
 TW_API void tw_observe_reset(uint32_t race_cell_bytes) {
   tw::g_tracer.reset();
+  tw::g_units.reset();
   tw::g_race.reset(race_cell_bytes);
 }
-// Both return how many there are; they fill at most `room`.
+// All of these return how many there are; they fill at most `room`.
 TW_API uint32_t tw_trace_sites(tw::SiteCounts* out, uint32_t room) { return tw::g_tracer.sites(out, room); }
+TW_API uint32_t tw_trace_copies(tw::CopyCounts* out, uint32_t room) { return tw::g_units.copies(out, room); }
+TW_API uint32_t tw_trace_shapes(tw::MatrixCounts* out, uint32_t room) { return tw::g_units.shapes(out, room); }
 TW_API uint32_t tw_race_reports(tw::RaceReport* out, uint32_t room) { return tw::g_race.reports(out, room); }
+TW_API void tw_trace_waits(tw::WaitCounts* out) { *out = tw::g_units.waits(); }
 // The cell size that the last launch needed when it was refused for finer accesses than the cells; else 0.
 TW_API uint32_t tw_race_finer_cell_bytes() { return tw::g_race.finer_cell_bytes(); }
