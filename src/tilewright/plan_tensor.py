@@ -103,6 +103,11 @@ class TensorPlan(Plan):
         return self.cluster_m * self.cluster_n
 
     @property
+    def dependent(self) -> bool:
+        """Whether a launch may start before the kernel ahead of it has ended."""
+        return self.dependent_launch
+
+    @property
     def tile_bytes(self) -> int:
         """Bytes of A and B in one stage."""
         return (self.bm + self.bn) * self.bk * self.dtype.itemsize

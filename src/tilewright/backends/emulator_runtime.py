@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.backends.base import Dim3, Matrix
+from tilewright.backends.arguments import Arguments
+from tilewright.backends.base import Dim3, Matrix, TensorMap
 from tilewright.errors import EmulatorFault, UsageError
 
 Policy = Literal["eager", "lazy", "random"]
@@ -24,7 +25,6 @@ POLICIES: tuple[Policy, ...] = ("eager", "lazy", "random")  # in the order of As
 MAX_THREADS_PER_BLOCK = 1024  # as in runtime.hpp
 MAX_SHARED_BYTES = 227 << 10
 MAX_CLUSTER = 8
-_SLOT = 64  # tensor maps are copied with aligned vector moves
 
 
 class Buffer(ctypes.Structure):
@@ -104,46 +104,18 @@ class GuardedMemory:
         return np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.address))
 
 
-class Arguments:
-    """A kernel's arguments as ``cuLaunchKernel`` takes them: an array of pointers to values.
-
-    NumPy scalars are packed by their type, matrices as pointers, ``bytes`` as they are. Raises ``UsageError`` for
-    anything else: a Python ``int`` has no size.
-    """
-
-    def __init__(self, args: Sequence[Any]) -> None:
-        values = [self._pack(number, arg) for number, arg in enumerate(args)]
-        sizes = [_round_up(len(v)) for v in values]
-        table = _round_up(8 * len(values))
-        self.nbytes = table + sum(sizes)
-        self._storage = (ctypes.c_uint8 * (self.nbytes + _SLOT))()
-        self.address = _round_up(ctypes.addressof(self._storage))
-        at = self.address + table
-        for number, (value, size) in enumerate(zip(values, sizes, strict=True)):
-            ctypes.memmove(at, value, len(value))
-            ctypes.c_uint64.from_address(self.address + 8 * number).value = at
-            at += size
-
-    @staticmethod
-    def _pack(number: int, arg: Any) -> bytes:
-        if isinstance(arg, Matrix):
-            return arg.pointer.to_bytes(8, "little")
-        if isinstance(arg, np.generic):
-            return arg.tobytes()
-        if isinstance(arg, bytes):
-            return arg
-        raise UsageError(f"kernel argument {number} is {arg!r}; NumPy scalars, matrices and bytes can be passed")
-
-
-def _round_up(size: int) -> int:
-    return -(-size // _SLOT) * _SLOT
-
-
 def buffers(args: Sequence[Any]) -> list[Buffer]:
-    """The matrices among a kernel's arguments, in their order."""
-    matrices = [arg for arg in args if isinstance(arg, Matrix)]
-    sizes = [m.dtype.itemsize for m in matrices]
-    return [Buffer(m.pointer, m.cols * s, m.ld * s, m.rows, s) for m, s in zip(matrices, sizes, strict=True)]
+    """The matrices among a kernel's arguments, those behind tensor maps too, in their order."""
+    matrices = [arg.matrix if isinstance(arg, TensorMap) else arg for arg in args]
+    return [
+        Buffer(m.pointer, m.line * m.dtype.itemsize, m.ld * m.dtype.itemsize, m.lines, m.dtype.itemsize)
+        for m in matrices
+        if isinstance(m, Matrix)
+    ]
+
+
+def _encode(tensor_map: TensorMap) -> bytes:
+    raise UsageError("the emulator has no tensor maps yet")
 
 
 def launch(
@@ -166,7 +138,7 @@ def launch(
     cluster. Raises ``EmulatorFault``; Ctrl-C ends a launch of the main thread as Python's own handler has it.
     """
     _check_shape(grid, block, shared_bytes, cluster, blocks)
-    packed, matrices = Arguments(args), buffers(args)
+    packed, matrices = Arguments(args, _encode), buffers(args)
     request = _Request(thunk, packed.address, packed.address, packed.nbytes)
     request.observer = observer.encode() if observer else None
     if blocks is not None:
