@@ -123,7 +123,7 @@ def test_a_persistent_block_with_several_tiles() -> None:
     part = Problem(256, 512, 64, BF16)
     operands = make_operands(emulator, part, *random_operands(part, 0))
     counts = trace(
-        emulator, rung.source(plan, "host"), plan.grid(part), plan.block, arguments(operands), plan.shared_bytes
+        emulator, rung.source(plan, "host"), plan.grid(part), plan.block, arguments(plan, operands), plan.shared_bytes
     )
     assert counts.blocks == 1
     assert counts.multiply_adds == 256 * 512 * 64
