@@ -1,4 +1,4 @@
-"""What the tracer counts of TMA, wgmma, mma.sync and mbarriers: by hand on a kernel, by the arithmetic on the ladder."""
+"""What the tracer counts of TMA, wgmma, mma.sync and mbarriers: by hand, and by the arithmetic on the ladder."""
 
 from __future__ import annotations
 
