@@ -18,6 +18,7 @@ from tilewright.ladder import rungs
 from tilewright.problem import Problem
 
 ROW, BOX = 128, 64 * 128  # bytes: of 64 bf16, and of a box of as many rows
+SHARED = 3 * BOX + 8  # three of them and an mbarrier
 
 
 def units(blocks: int) -> Counts:
@@ -27,8 +28,8 @@ def units(blocks: int) -> Counts:
     b = emulator.upload(np.zeros((64, 64), BF16.numpy))
     c = emulator.upload(np.zeros((64 * blocks, 64), BF16.numpy))
     maps = [TensorMap(a, (64, 64)), TensorMap(b, (64, 64 // blocks)), TensorMap(c, (64, 64))]
-    source = kernel_source("observed/units.cu", BLOCKS=blocks)
-    return trace(emulator, source, (blocks, 1, 1), (128, 1, 1), maps, 3 * BOX + 8, cluster=blocks)
+    source = kernel_source("observed/units.cu", BLOCKS=blocks, SHARED_BYTES=SHARED)
+    return trace(emulator, source, (blocks, 1, 1), (128, 1, 1), maps, SHARED, cluster=blocks)
 
 
 def only(counts: Counts, operand: str, kind: str) -> CopyLine:
