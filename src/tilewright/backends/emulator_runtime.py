@@ -15,11 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.backends.base import Dim3, Matrix
+from tilewright.backends import emulator_tensor_map
+from tilewright.backends.base import Dim3, Matrix, TensorMap
 from tilewright.errors import EmulatorFault, UsageError
 
 Policy = Literal["eager", "lazy", "random"]
-POLICIES: tuple[Policy, ...] = ("eager", "lazy", "random")  # in the order of AsyncPolicy in cp_async.hpp
+POLICIES: tuple[Policy, ...] = ("eager", "lazy", "random")  # in the order of AsyncPolicy in async.hpp
 
 MAX_THREADS_PER_BLOCK = 1024  # as in runtime.hpp
 MAX_SHARED_BYTES = 227 << 10
@@ -56,11 +57,17 @@ class _Request(ctypes.Structure):
     ]
 
 
+_COUNTS = (
+    *("blocks", "switches", "early_exits", "mbarrier_waits", "mbarrier_blocked", "tma_loads", "tma_stores"),
+    *("dependency_waits", "dependency_launches"),
+)
+
+
 class _Result(ctypes.Structure):
-    """``tw::LaunchResult``."""
+    """``tw::LaunchResult``, which begins with ``tw::Counts``."""
 
     _fields_ = [
-        *((name, ctypes.c_uint64) for name in ("blocks", "switches", "fmas", "early_exits")),
+        *((name, ctypes.c_uint64) for name in (*_COUNTS, "fmas")),
         ("kind", ctypes.c_char * 32),
         ("report", ctypes.c_char * 8192),
     ]
@@ -74,11 +81,22 @@ class _Allocation(ctypes.Structure):
 
 @dataclass(frozen=True)
 class LaunchStats:
-    """What a launch did: blocks run, fiber switches, multiply-adds counted (instrumented builds) and its time."""
+    """What a launch did: blocks run, fiber switches, multiply-adds counted (instrumented builds) and its time.
+
+    ``mbarrier_waits`` counts waits of threads, ``mbarrier_blocked`` those for which the phase had not completed yet;
+    ``tma_loads`` and ``tma_stores`` count copies issued, ``dependency_waits`` and ``dependency_launches`` the calls of
+    the two halves of programmatic dependent launch, by thread.
+    """
 
     blocks: int
     switches: int
     fmas: int
+    mbarrier_waits: int
+    mbarrier_blocked: int
+    tma_loads: int
+    tma_stores: int
+    dependency_waits: int
+    dependency_launches: int
     seconds: float
 
 
@@ -107,8 +125,8 @@ class GuardedMemory:
 class Arguments:
     """A kernel's arguments as ``cuLaunchKernel`` takes them: an array of pointers to values.
 
-    NumPy scalars are packed by their type, matrices as pointers, ``bytes`` as they are. Raises ``UsageError`` for
-    anything else: a Python ``int`` has no size.
+    NumPy scalars are packed by their type, matrices as pointers, tensor maps by value, ``bytes`` as they are. Raises
+    ``UsageError`` for anything else (a Python ``int`` has no size) and for a tensor map that TMA cannot have.
     """
 
     def __init__(self, args: Sequence[Any]) -> None:
@@ -130,9 +148,13 @@ class Arguments:
             return arg.pointer.to_bytes(8, "little")
         if isinstance(arg, np.generic):
             return arg.tobytes()
+        if isinstance(arg, TensorMap):
+            return emulator_tensor_map.pack(arg)
         if isinstance(arg, bytes):
             return arg
-        raise UsageError(f"kernel argument {number} is {arg!r}; NumPy scalars, matrices and bytes can be passed")
+        raise UsageError(
+            f"kernel argument {number} is {arg!r}; NumPy scalars, matrices, tensor maps and bytes can be passed"
+        )
 
 
 def _round_up(size: int) -> int:
@@ -140,10 +162,10 @@ def _round_up(size: int) -> int:
 
 
 def buffers(args: Sequence[Any]) -> list[Buffer]:
-    """The matrices among a kernel's arguments, in their order."""
-    matrices = [arg for arg in args if isinstance(arg, Matrix)]
-    sizes = [m.dtype.itemsize for m in matrices]
-    return [Buffer(m.pointer, m.cols * s, m.ld * s, m.rows, s) for m, s in zip(matrices, sizes, strict=True)]
+    """The matrices among a kernel's arguments, bare or in tensor maps, in their order."""
+    bare = [arg.matrix if isinstance(arg, TensorMap) else arg for arg in args]
+    matrices = [(m, m.dtype.itemsize) for m in bare if isinstance(m, Matrix)]
+    return [Buffer(m.pointer, m.line * size, m.ld * size, m.lines, size) for m, size in matrices]
 
 
 def launch(
@@ -197,7 +219,8 @@ def launch(
             RuntimeWarning,
             stacklevel=4,
         )
-    return LaunchStats(result.blocks, result.switches, result.fmas, seconds)
+    counts = {name: getattr(result, name) for name in (*_COUNTS, "fmas") if name != "early_exits"}
+    return LaunchStats(**counts, seconds=seconds)
 
 
 def _check_shape(grid: Dim3, block: Dim3, shared_bytes: int, cluster: int, blocks: Sequence[int] | None) -> None:
