@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 from observed import kernel_source
@@ -15,7 +18,9 @@ from tilewright.derive import derived
 from tilewright.dtypes import BF16
 from tilewright.gpu import get_gpu
 from tilewright.ladder import rungs
+from tilewright.operands import random_operands
 from tilewright.problem import Problem
+from tilewright.run import arguments, make_operands
 
 ROW, BOX = 128, 64 * 128  # bytes: of 64 bf16, and of a box of as many rows
 SHARED = 3 * BOX + 8  # three of them and an mbarrier
@@ -114,18 +119,52 @@ def test_counted_is_derived(number: int) -> None:
         assert b.saved_bytes == b.global_bytes == plan.bn * 128 * 2
 
 
-def test_a_persistent_block_with_several_tiles() -> None:
-    rung = rungs()[9]
-    plan = rung.plan(BF16).with_(blocks=1, group=1)
-    emulator = EmulatorBackend()
-    from tilewright.operands import random_operands
-    from tilewright.run import arguments, make_operands
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"a_layout": "column", "b_layout": "column"},
+        {"cluster_m": 1, "cluster_n": 2},
+        {"cluster_m": 1, "pingpong": True, "bn": 128},
+        {"cluster_m": 1, "half_tail": True, "bm": 256, "bn": 128, "epilogue_columns": 32},
+    ],
+)
+def test_other_plans(changes: Mapping[str, Any]) -> None:
+    rung = rungs()[11]
+    plan = rung.plan(BF16).with_(**changes)
+    problem = Problem(512, 512, 128, BF16, a_layout=plan.a_layout, b_layout=plan.b_layout)
+    counts = count(EmulatorBackend(), rung, plan, problem)
+    assert counts is not None
+    assert counts.blocks == plan.cluster
+    expected = derived(plan, get_gpu("h200"))
+    assert counts.flop_per_byte == pytest.approx(expected["flop_per_byte"])
+    assert counts.shared_load_bytes_per_mac == pytest.approx(expected["shared_load_bytes_per_mac"])
+    assert counts.shared.excess_per_request == 0
+    shared = {name: each.copied_in.saved_bytes for name, each in counts.operands.items()}
+    assert (shared["a"] > 0, shared["b"] > 0) == (plan.cluster_n == 2, plan.cluster_m == 2)
 
-    part = Problem(256, 512, 64, BF16)
-    operands = make_operands(emulator, part, *random_operands(part, 0))
-    counts = trace(
-        emulator, rung.source(plan, "host"), plan.grid(part), plan.block, arguments(plan, operands), plan.shared_bytes
-    )
-    assert counts.blocks == 1
-    assert counts.multiply_adds == 256 * 512 * 64
-    assert counts.flop_per_byte == pytest.approx(256 / 3)
+
+def test_a_ragged_tile_counts_what_c_needs() -> None:
+    rung = rungs()[9]
+    counts = count(EmulatorBackend(), rung, rung.plan(BF16), Problem(100, 72, 40, BF16))
+    assert counts is not None
+    assert counts.flops == 2 * 100 * 72 * 40
+    assert counts.multiply_adds == 128 * 256 * 64
+    assert counts.operands["a"].loaded_bytes == 100 * 40 * 2
+    assert counts.operands["b"].loaded_bytes == 72 * 40 * 2
+    assert counts.operands["c"].stored_bytes == 100 * 72 * 2
+
+
+@pytest.mark.parametrize(("number", "blocks"), [(9, 1), (10, 4)])
+def test_a_part_of_a_persistent_grid(number: int, blocks: int) -> None:
+    """All tiles of one block, or one cluster, of a grid that has fewer of them than C has tiles."""
+    emulator, rung = EmulatorBackend(), rungs()[number]
+    plan = rung.plan(BF16).with_(blocks=blocks, group=1)
+    problem = Problem(512, 512, 64, BF16)
+    operands = make_operands(emulator, problem, *random_operands(problem, 0))
+    launch = (plan.grid(problem), plan.block, arguments(plan, operands), plan.shared_bytes)
+    counts = trace(emulator, rung.source(plan, "host"), *launch, [blocks - 1], cluster=plan.cluster)
+    assert counts.blocks == plan.cluster
+    clusters = blocks // plan.cluster
+    assert counts.multiply_adds == 512 * 512 * 64 // clusters
+    assert counts.flop_per_byte == pytest.approx(derived(plan, get_gpu("h200"))["flop_per_byte"])
+    assert counts.operands["c"].stored_bytes == 512 * 512 * 2 // clusters
