@@ -48,14 +48,6 @@ void complete(Copy& copy) {
   queue.room = room;
 }
 
-// xorshift64* (Marsaglia 2003; Vigna 2016): only its top bit is used.
-bool coin() {
-  g_random ^= g_random >> 12;
-  g_random ^= g_random << 25;
-  g_random ^= g_random >> 27;
-  return g_random * 0x2545F4914F6CDD1Dull >> 63;
-}
-
 void check(const Fiber& fiber, const u8* destination, const u8* source, int bytes, int valid) {
   if (u64(destination) % u64(bytes))
     fault("cp.async", "the shared destination is not %d-byte aligned: shared+%lld", bytes,
@@ -76,6 +68,14 @@ void check(const Fiber& fiber, const u8* destination, const u8* source, int byte
   }
 }
 }  // namespace
+
+// xorshift64* (Marsaglia 2003; Vigna 2016): only its top bit is used.
+bool coin() {
+  g_random ^= g_random >> 12;
+  g_random ^= g_random << 25;
+  g_random ^= g_random >> 27;
+  return g_random * 0x2545F4914F6CDD1Dull >> 63;
+}
 
 void copies_begin_launch(AsyncPolicy policy, u64 seed) {
   g_policy = policy;

@@ -14,6 +14,8 @@ void copies_begin_launch(AsyncPolicy policy, u64 seed);
 void copies_begin_thread(const Fiber& fiber);
 void check_copies_at_exit(const Fiber& fiber);
 
+bool coin();  // of AsyncPolicy::kRandom, for whatever it decides
+
 extern bool g_copies_at_random;
 void complete_some(const Fiber& fiber);
 // A moment at which a thread's copies may or may not have come further.
