@@ -35,7 +35,7 @@ def count(emulator: EmulatorBackend, rung: Rung, plan: Plan, problem: Problem, s
         rung.source(plan, "host"),
         plan.grid(part),
         plan.block,
-        arguments(operands),
+        arguments(plan, operands),
         plan.shared_bytes,
         cluster=plan.cluster,
     )

@@ -134,11 +134,10 @@ def require_tma(plan: Plan, operands: Operands) -> None:
     for each in plan.tensor_boxes:
         matrix: Matrix = getattr(operands, each.operand)
         if not matrix.aligned16:
-            stride = matrix.ld * matrix.dtype.itemsize
             raise UsageError(
-                f"rung {plan.rung} moves {each.operand.upper()} by TMA, whose {matrix.layout}s have to start on 16-byte "
-                f"boundaries: it lies at {matrix.pointer:#x} with a leading dimension of {matrix.ld} ({stride} bytes); "
-                "rungs up to 6 take any"
+                f"rung {plan.rung} moves {each.operand.upper()} by TMA, whose lines start on 16-byte boundaries; it lies "
+                f"at {matrix.pointer:#x} with lines {matrix.ld * matrix.dtype.itemsize} bytes apart (rungs up to 6 take "
+                "any)"
             )
 
 
