@@ -56,17 +56,24 @@ class WaitCounts(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("mbarrier_waits", "blocked_waits", "proxy_fences")]
 
 
+class RaceParty(ctypes.Structure):
+    """``tw::Party`` (race_report.hpp)."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("agent", "rank", "index", "deed")),
+        ("pc", ctypes.c_uint64),
+    ]
+
+
 class RaceReport(ctypes.Structure):
-    """``tw::RaceReport`` (race.hpp)."""
+    """``tw::RaceReport`` (race_report.hpp)."""
 
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("kind", "rank", "offset", "bytes")),
         ("block", ctypes.c_uint32 * 3),
-        *((name, ctypes.c_uint32) for name in ("first_rank", "first_thread", "first_is_copy")),
-        *((name, ctypes.c_uint32) for name in ("second_rank", "second_thread", "second_is_copy")),
         ("times", ctypes.c_uint32),
-        ("first_pc", ctypes.c_uint64),
-        ("second_pc", ctypes.c_uint64),
+        ("first", RaceParty),
+        ("second", RaceParty),
     ]
 
 

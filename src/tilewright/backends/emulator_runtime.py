@@ -15,12 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.backends import emulator_tensor_map
 from tilewright.backends.arguments import Arguments
 from tilewright.backends.base import Dim3, Matrix, TensorMap
 from tilewright.errors import EmulatorFault, UsageError
 
 Policy = Literal["eager", "lazy", "random"]
-POLICIES: tuple[Policy, ...] = ("eager", "lazy", "random")  # in the order of AsyncPolicy in cp_async.hpp
+POLICIES: tuple[Policy, ...] = ("eager", "lazy", "random")  # in the order of AsyncPolicy in async.hpp
 
 MAX_THREADS_PER_BLOCK = 1024  # as in runtime.hpp
 MAX_SHARED_BYTES = 227 << 10
@@ -56,11 +57,17 @@ class _Request(ctypes.Structure):
     ]
 
 
+_COUNTS = (
+    *("blocks", "switches", "early_exits", "mbarrier_waits", "mbarrier_blocked", "tma_loads", "tma_stores"),
+    *("dependency_waits", "dependency_launches"),
+)
+
+
 class _Result(ctypes.Structure):
-    """``tw::LaunchResult``."""
+    """``tw::LaunchResult``, which begins with ``tw::Counts``."""
 
     _fields_ = [
-        *((name, ctypes.c_uint64) for name in ("blocks", "switches", "fmas", "early_exits")),
+        *((name, ctypes.c_uint64) for name in (*_COUNTS, "fmas")),
         ("kind", ctypes.c_char * 32),
         ("report", ctypes.c_char * 8192),
     ]
@@ -74,11 +81,22 @@ class _Allocation(ctypes.Structure):
 
 @dataclass(frozen=True)
 class LaunchStats:
-    """What a launch did: blocks run, fiber switches, multiply-adds counted (instrumented builds) and its time."""
+    """What a launch did: blocks run, fiber switches, multiply-adds counted (instrumented builds) and its time.
+
+    ``mbarrier_waits`` counts waits of threads, ``mbarrier_blocked`` those for which the phase had not completed yet;
+    ``tma_loads`` and ``tma_stores`` count copies issued, ``dependency_waits`` and ``dependency_launches`` the calls of
+    the two halves of programmatic dependent launch, by thread.
+    """
 
     blocks: int
     switches: int
     fmas: int
+    mbarrier_waits: int
+    mbarrier_blocked: int
+    tma_loads: int
+    tma_stores: int
+    dependency_waits: int
+    dependency_launches: int
     seconds: float
 
 
@@ -114,10 +132,6 @@ def buffers(args: Sequence[Any]) -> list[Buffer]:
     ]
 
 
-def _encode(tensor_map: TensorMap) -> bytes:
-    raise UsageError("the emulator has no tensor maps yet")
-
-
 def launch(
     runtime: ctypes.CDLL,
     thunk: int,
@@ -138,7 +152,7 @@ def launch(
     cluster. Raises ``EmulatorFault``; Ctrl-C ends a launch of the main thread as Python's own handler has it.
     """
     _check_shape(grid, block, shared_bytes, cluster, blocks)
-    packed, matrices = Arguments(args, _encode), buffers(args)
+    packed, matrices = Arguments(args, emulator_tensor_map.pack), buffers(args)
     request = _Request(thunk, packed.address, packed.address, packed.nbytes)
     request.observer = observer.encode() if observer else None
     if blocks is not None:
@@ -169,7 +183,8 @@ def launch(
             RuntimeWarning,
             stacklevel=4,
         )
-    return LaunchStats(result.blocks, result.switches, result.fmas, seconds)
+    counts = {name: getattr(result, name) for name in (*_COUNTS, "fmas") if name != "early_exits"}
+    return LaunchStats(**counts, seconds=seconds)
 
 
 def _check_shape(grid: Dim3, block: Dim3, shared_bytes: int, cluster: int, blocks: Sequence[int] | None) -> None:

@@ -23,6 +23,7 @@ class Watcher final : public Observer {
   }
   void cluster_end() override {
     if (mode & kTrace) g_tracer.cluster_end();
+    if (mode & kRace) g_race.cluster_end();
   }
 
   void access(u64 address, u32 bytes, bool write, u64 pc) override {
@@ -60,30 +61,72 @@ class Watcher final : public Observer {
       if (mode & kTrace) g_tracer.access(*fiber, from, global_address, valid, Tracer::kCopyRead, pc);
     }
     if (mode & kTrace) g_tracer.access(*fiber, to, shared_address, bytes, Tracer::kCopyWrite, pc);
-    if (mode & kRace) g_race.copy_issue(*fiber, to.index, to.offset, bytes, pc);
+    if (mode & kRace) g_race.cp_async_issue(*fiber, to.index, to.offset, bytes, pc);
   }
   void cp_async_commit(Fiber* fiber) override {
-    if (mode & kRace) g_race.copy_commit(*fiber);
+    if (mode & kRace) g_race.cp_async_commit(*fiber);
   }
   void cp_async_wait(Fiber* fiber, u32 newest_allowed) override {
-    if (mode & kRace) g_race.copy_wait(*fiber, newest_allowed);
+    if (mode & kRace) g_race.cp_async_wait(*fiber, newest_allowed);
   }
-  void thread_exit(Fiber*) override {}
+  void thread_exit(Fiber* fiber) override {
+    if (mode & kRace) g_race.thread_exit(*fiber);
+  }
 
-  void mbarrier_leave(const void*, Fiber*, bool blocked) override {
+  void mbarrier_init(const void* key, Fiber* fiber, u64 pc) override {
+    if (mode & kRace) g_race.mbarrier_init(*fiber, shared_place(key), pc);
+  }
+  void mbarrier_use(const void* key, Fiber* fiber, u64 pc) override {
+    if (mode & kRace) g_race.mbarrier_use(*fiber, shared_place(key), pc);
+  }
+  void mbarrier_arrive(const void* key, Fiber* fiber) override {
+    if (mode & kRace) g_race.mbarrier_arrive(key, *fiber);
+  }
+  void mbarrier_complete(const void* key) override {
+    if (mode & kRace) g_race.complete(key);
+  }
+  void mbarrier_leave(const void* key, Fiber* fiber, bool blocked) override {
     if (mode & kTrace) g_units.mbarrier_wait(blocked);
+    if (mode & kRace) g_race.mbarrier_leave(key, *fiber);
   }
-  void fence_proxy_async(Fiber*) override {
+  void fence_proxy_async(Fiber* fiber) override {
     if (mode & kTrace) g_units.proxy_fence();
+    if (mode & kRace) g_race.fence_proxy_async(*fiber);
   }
-  void bulk_begin(Fiber*, u32, bool store, const BulkTraffic& traffic, u64 pc) override {
+
+  void bulk_begin(Fiber* fiber, u32 copy, bool store, const BulkTraffic& traffic, u64 pc) override {
     if (mode & kTrace) g_units.copy(store, traffic, pc);
+    if (mode & kRace) g_race.bulk_begin(*fiber, copy, store, pc);
   }
-  void wgmma_begin(Warp* warp, int, int n, int k, u64) override {
+  void bulk_shared(u32 copy, u32 rank, u32 offset, u32 bytes) override {
+    if (mode & kRace) g_race.bulk_shared(copy, rank, offset, bytes);
+  }
+  void bulk_done(u32 copy, const void* mbarrier) override {
+    if (mode & kRace) g_race.bulk_done(copy, shared_place(mbarrier));
+  }
+  void bulk_end(u32 copy) override {
+    if (mode & kRace) g_race.bulk_end(copy);
+  }
+  void bulk_commit(Fiber* fiber) override {
+    if (mode & kRace) g_race.bulk_commit(*fiber);
+  }
+  void bulk_wait(Fiber* fiber, u32 newest_allowed, bool) override {
+    if (mode & kRace) g_race.bulk_wait(*fiber, newest_allowed);
+  }
+
+  void wgmma_begin(Warp* warp, int, int n, int k, u64 pc) override {
     if (mode & kTrace) g_units.wgmma(*warp, n, k);
+    if (mode & kRace) g_race.wgmma_begin(*warp, pc);
   }
-  void wgmma_shared(Warp* warp, u32, u32 bytes, bool of_a) override {
+  void wgmma_shared(Warp* warp, u32 offset, u32 bytes, bool of_a) override {
     if (mode & kTrace) g_units.wgmma_operand(*warp, bytes, of_a);
+    if (mode & kRace) g_race.wgmma_shared(offset, bytes);
+  }
+  void wgmma_commit(Warp* warp) override {
+    if (mode & kRace) g_race.wgmma_commit(*warp);
+  }
+  void wgmma_wait(Warp* warp, u32 newest_allowed) override {
+    if (mode & kRace) g_race.wgmma_wait(*warp, newest_allowed);
   }
   void mma(Warp*, int m, int n, int k) override {
     if (mode & kTrace) g_units.mma(m, n, k);
