@@ -39,6 +39,7 @@ from tilewright.errors import UnavailableError
 from tilewright.ladder import Rung
 from tilewright.plan import Plan
 from tilewright.problem import Problem
+from tilewright.ptxas import CompileReport
 from tilewright.report.diff import body, rung_diff
 from tilewright.report.table import number
 from tilewright.results import Record
@@ -67,7 +68,7 @@ def counted(rung: Rung, plan: Plan) -> Counts:
 
 
 @cache
-def report(rung: Rung, plan: Plan) -> nvrtc.CompileReport:
+def report(rung: Rung, plan: Plan) -> CompileReport:
     """What the pinned NVRTC says of a plan; another one counts registers differently."""
     pinned = re.search(r"nvidia-cuda-nvrtc==(\d+)\.(\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
     if pinned is None or nvrtc.nvrtc_version() != (int(pinned[1]), int(pinned[2])):

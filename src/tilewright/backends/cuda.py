@@ -28,7 +28,8 @@ from tilewright.backends.cuda_arguments import (
 from tilewright.backends.cuda_errors import call, cuda_unavailable_reason, driver_errors, driver_version
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError, UnavailableError, UsageError
-from tilewright.nvrtc import Compiled, CompileReport, compile_kernel, nvrtc_version
+from tilewright.nvrtc import Compiled, compile_kernel, nvrtc_version
+from tilewright.ptxas import CompileReport
 from tilewright.source import KernelSource
 from tilewright.telemetry import Snapshot, Telemetry
 
