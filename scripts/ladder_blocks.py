@@ -38,6 +38,7 @@ from tilewright.dtypes import FP32, DType
 from tilewright.errors import UnavailableError
 from tilewright.ladder import Rung
 from tilewright.plan import Plan
+from tilewright.plan_simt import SimtPlan
 from tilewright.problem import Problem
 from tilewright.ptxas import CompileReport
 from tilewright.report.diff import body, rung_diff
@@ -155,6 +156,7 @@ def arithmetic_block(rung: Rung, _: Sequence[Record]) -> str:
 
 
 def _formulas(plan: Plan) -> Iterator[tuple[str, str]]:
+    assert isinstance(plan, SimtPlan)
     size, bm, bn, tm, tn = plan.dtype.itemsize, plan.bm, plan.bn, plan.tm or 1, plan.tn or 1
     wide = 16 if plan.tm else size
     if plan.stages == 0:

@@ -25,6 +25,7 @@ from tilewright.dtypes import BF16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.ladder import Rung, rungs
 from tilewright.plan import Plan
+from tilewright.plan_simt import SimtPlan
 from tilewright.problem import Problem
 from tilewright.roofline import naive_intensity, shared_load_bytes_per_mac, tile_intensity
 
@@ -175,6 +176,7 @@ def counted(emulator: EmulatorBackend, rung: Rung, plan: Plan, operands: Product
 def test_counted_is_derived(emulator: EmulatorBackend, number: int, dtype: DType) -> None:
     rung = rungs()[number]
     plan = rung.plan(dtype)
+    assert isinstance(plan, SimtPlan)
     counts = counted(emulator, rung, plan, product(emulator, 256, 256, 128, dtype=dtype))
     size = dtype.itemsize
     tiled = plan.stages > 0
