@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Every kernel compiles, for every architecture it is meant for, and its main loop is what it should be.
 
-Each rung, dtype and plan (aligned and not, and the counter-examples) goes through NVRTC, which needs no GPU: sm_90a
-for all, and for the CUDA-core rungs the architectures around it. A table of registers, shared memory and stack is
-printed. A kernel that does not compile, draws a compiler warning or breaks a rule of sass_lint.py is a failure
-(exit 1); so is a CUDA-core rung that spills or uses a stack anywhere, where a tensor-core rung may outside its main
-loops.
+Each rung, dtype and plan (all layouts, aligned and not, and the counter-examples) goes through NVRTC for sm_90a, which
+needs no GPU, and the default plans of the CUDA-core rungs for the architectures around it. A table of registers,
+shared memory and stack is printed. A kernel that does not compile, draws a compiler warning or breaks a rule of
+sass_lint.py is a failure (exit 1); so is a CUDA-core rung that spills or uses a stack anywhere, where a tensor-core
+rung may outside its main loops.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
+from typing import get_args
 
 import sass_lint
 
 from tilewright import ladder, nvrtc
-from tilewright.dtypes import DTYPES
-from tilewright.errors import TilewrightError
+from tilewright.dtypes import DTYPES, DType
+from tilewright.errors import TilewrightError, UsageError
 from tilewright.plan import Plan
+from tilewright.problem import Layout
 from tilewright.ptxas import CompileReport
 
 HOPPER = "sm_90a"
@@ -38,23 +42,28 @@ class Job:
     arch: str
 
     def __str__(self) -> str:
-        return f"{self.rung.number} {self.rung.name:16} {self.plan.dtype.name} {self.what:10} {self.arch:7}"
+        return f"{self.rung.number} {self.rung.name:16} {self.plan.dtype.name} {self.what:25} {self.arch:7}"
 
 
 def jobs() -> Iterator[Job]:
     """Everything there is to compile."""
     for rung in ladder.rungs().values():
-        arches = (HOPPER, *OTHERS) if rung.number <= LAST_CUDA_CORE_RUNG else (HOPPER,)
         for dtype in rung.dtypes:
-            plans = {"aligned": rung.plan(dtype), "unaligned": rung.plan(dtype, aligned=False)}
-            plans |= {
-                example.name: rung.plan(dtype).with_(**example.changes)
-                for example in rung.counter_examples
-                if dtype in example.dtypes
-            }
-            for what, plan in plans.items():
-                for arch in arches:
-                    yield Job(rung, plan, what, arch)
+            yield from (Job(rung, plan, what, HOPPER) for what, plan in plans(rung, dtype))
+            if rung.number <= LAST_CUDA_CORE_RUNG:
+                yield from (Job(rung, rung.plan(dtype), "aligned", arch) for arch in OTHERS)
+
+
+def plans(rung: ladder.Rung, dtype: DType) -> Iterator[tuple[str, Plan]]:
+    """The default plan for all that a caller may bring, and the mistakes it is shown beside, by name."""
+    layouts: tuple[Layout, ...] = get_args(Layout) if rung.any_layout else ("row",)
+    for a, b, aligned in product(layouts, layouts, (True, False)):
+        with suppress(UsageError):  # not every rung takes rows off 16-byte boundaries
+            plan = rung.plan(dtype, aligned=aligned, a_layout=a, b_layout=b)
+            yield (f"{a} x {b} " if rung.any_layout else "") + ("aligned" if aligned else "unaligned"), plan
+    for example in rung.counter_examples:
+        if dtype in example.dtypes:
+            yield example.name, rung.plan(dtype).with_(**example.changes)
 
 
 def compiled(job: Job) -> nvrtc.Compiled | TilewrightError:
@@ -98,7 +107,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     failed = 0
-    print("rung               dtype plan       arch    registers  shared/block  stack  spilled")
+    print(f"{'rung':18} dtype {'plan':24} arch    registers  shared/block  stack  spilled")
     for job, kernel in results.items():
         if isinstance(kernel, nvrtc.Compiled):
             report = kernel.report
