@@ -24,7 +24,7 @@ from tilewright.climb import ClimbResult, Row, climb
 from tilewright.dtypes import DTYPES, DType
 from tilewright.errors import CompileError, LaunchError, UnavailableError
 from tilewright.gpu import GpuSpec, get_gpu
-from tilewright.measure import Launch, Rival, Schedule, rotation
+from tilewright.measure import Launch, Rival, Schedule, Slot, rotation
 from tilewright.problem import Layout
 from tilewright.source import KernelSource
 from tilewright.telemetry import Snapshot
@@ -108,13 +108,13 @@ class FakeTimer:
         assert count % len(launches) == 0
         return Prepared(count, launches)
 
-    def slot(self, prepared: Any, warm: int, timed: int, sample: Callable[[], None] | None = None) -> float:
+    def slot(self, prepared: Any, warm: int, timed: int, sample: Callable[[], None] | None = None) -> Slot:
         noted: list[float] = []
         for launch in prepared.in_turn:
             launch(noted)
         if sample is not None:
             sample()
-        return sum(noted) / len(noted)
+        return Slot(sum(noted) / len(noted), 1300.0)
 
 
 @dataclass(frozen=True)

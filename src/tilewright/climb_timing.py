@@ -85,12 +85,12 @@ def time_rows(
             "compiled": row.compiled,
             "verified": {"error_over_bound": row.report.max_error_over_bound} if row.report else None,
         }
-    return results.records_of(measurement, problem, _provenance(backend, measurement, rotation.label), describe)
+    return results.records_of(measurement, problem, provenance(backend, measurement, rotation.label), describe)
 
 
-def _provenance(backend: CudaBackend, measurement: measure.Measurement, l2: str) -> results.Provenance:
+def provenance(backend: CudaBackend, measurement: measure.Measurement, l2: str) -> results.Provenance:
+    """Where the figures of a measurement on N(0, 1) data come from; ``l2`` says what operands find in the cache."""
     device = backend.device()
-    schedule = measurement.schedule
     major, minor = nvrtc.nvrtc_version()
     return results.Provenance(
         gpu=device.name,
@@ -104,10 +104,7 @@ def _provenance(backend: CudaBackend, measurement: measure.Measurement, l2: str)
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         fill="normal",
         l2=l2,
-        method=(
-            f"CUDA graph replays in {schedule.slot_ms:g} ms slots, the first {schedule.warm_fraction:.0%} untimed, "
-            f"{schedule.rounds} rounds in random order"
-        ),
+        method=str(measurement.schedule),
         before=measurement.before.to_dict(),
         after=measurement.after.to_dict(),
     )

@@ -30,8 +30,9 @@ from tilewright.backends.cuda_launch import launch
 from tilewright.backends.cuda_tensor_map import encode
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError, UnavailableError, UsageError
-from tilewright.nvrtc import Compiled, CompileReport, compile_kernel, nvrtc_version
+from tilewright.nvrtc import Compiled, compile_kernel, nvrtc_version
 from tilewright.problem import Layout
+from tilewright.ptxas import CompileReport
 from tilewright.source import KernelSource
 from tilewright.telemetry import Snapshot, Telemetry
 

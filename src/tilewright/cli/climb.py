@@ -55,14 +55,14 @@ def climb(
     from tilewright import climb as engine
     from tilewright import results
     from tilewright.backends import open_backend
-    from tilewright.measure import Schedule
+    from tilewright.measure import SUSTAINED, Schedule
     from tilewright.report.table import climb_tables
 
     if record is not None:
         _require_appendable(record)
         if open_backend(backend).name == "emulator":
             raise UsageError(f"--record {record}: nothing is measured in the emulator, which only counts")
-    schedule = Schedule() if record else Schedule.quick()
+    schedule = SUSTAINED if record else Schedule.quick()
     with output.progress() as report:
         result = engine.climb(
             shape=shape,
