@@ -132,13 +132,12 @@ def prepare(backend: Backend, rung: Rung, plan: Plan, operands: Operands) -> Lau
 def require_tma(plan: Plan, operands: Operands) -> None:
     """Raise ``UsageError`` for the first operand that the plan moves by TMA and TMA cannot move."""
     for each in plan.tensor_boxes:
-        matrix: Matrix = getattr(operands, each.operand)
+        name, matrix = each.operand.upper(), getattr(operands, each.operand)
         if not matrix.aligned16:
-            stride = matrix.ld * matrix.dtype.itemsize
+            apart = matrix.ld * matrix.dtype.itemsize
             raise UsageError(
-                f"rung {plan.rung} moves {each.operand.upper()} by TMA, whose {matrix.layout}s have to start on 16-byte "
-                f"boundaries: it lies at {matrix.pointer:#x} with a leading dimension of {matrix.ld} ({stride} bytes); "
-                "rungs up to 6 take any"
+                f"rung {plan.rung} moves {name} by TMA, whose lines start on 16-byte boundaries; it lies at "
+                f"{matrix.pointer:#x} with {matrix.layout}s {apart} bytes apart, which rungs up to 6 take"
             )
 
 

@@ -95,9 +95,7 @@ class Backend(Protocol):
         """Copy a 2-D array in, its lines ``ld`` elements apart (default: tight), the padding between them NaN."""
         ...
 
-    def empty(
-        self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row"
-    ) -> Matrix:
+    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row") -> Matrix:
         """Allocate a matrix poisoned with NaN, its padding too."""
         ...
 

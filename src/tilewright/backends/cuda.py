@@ -30,8 +30,9 @@ from tilewright.backends.cuda_launch import launch
 from tilewright.backends.cuda_tensor_map import encode
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError, UnavailableError, UsageError
-from tilewright.nvrtc import Compiled, CompileReport, compile_kernel, nvrtc_version
+from tilewright.nvrtc import Compiled, compile_kernel, nvrtc_version
 from tilewright.problem import Layout
+from tilewright.ptxas import CompileReport
 from tilewright.source import KernelSource
 from tilewright.telemetry import Snapshot, Telemetry
 
@@ -162,7 +163,8 @@ class CudaBackend:
         host[:, :line_bytes] = np.ascontiguousarray(lines).view(np.uint8).reshape(count, line_bytes)
         memory = DeviceMemory(self, host.nbytes)
         self._copy("cuMemcpyHtoDAsync", memory.pointer, host.ctypes.data, host.nbytes)
-        return Matrix(memory.pointer, *array.shape, ld, dtype_of(array.dtype), memory, layout)
+        rows, cols = array.shape
+        return Matrix(memory.pointer, rows, cols, ld, dtype_of(array.dtype), memory, layout)
 
     def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row") -> Matrix:
         """Allocate a matrix in which every byte, padding too, is 0xFF: all NaN."""

@@ -43,10 +43,11 @@ def lines_of(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[Layou
     if strides is None or rows == 0 or cols == 0:
         return "row", max(cols, 1)
     across, along = strides
+    layout: Layout
     if cols == 1 or along == 1:
-        layout, line, lines, ld = ("row", cols, rows, across)
+        layout, line, lines, ld = "row", cols, rows, across
     else:
-        layout, line, lines, ld = ("column", rows, cols, along)
+        layout, line, lines, ld = "column", rows, cols, along
         require(
             rows == 1 or across == 1,
             f"array of shape {tuple(shape)} has strides {tuple(strides)}; the elements of its rows or of its columns "

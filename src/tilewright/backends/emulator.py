@@ -159,7 +159,8 @@ class EmulatorBackend:
     ) -> None:
         """Run a kernel, or only the ``blocks`` named (linear, x fastest).
 
-        ``dependent`` and ``stream`` mean nothing here: one kernel runs after another. Raises ``EmulatorFault`` naming what went wrong and where.
+        ``dependent`` and ``stream`` mean nothing here: one kernel runs after another. Raises ``EmulatorFault`` naming
+        what went wrong and where.
         """
         self._launch(kernel, grid, block, args, shared_bytes, cluster, blocks, None)
 
