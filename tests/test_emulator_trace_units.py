@@ -13,12 +13,14 @@ from tilewright.backends.base import TensorMap
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_counts import Copies, CopyLine, Counts, MatrixInstructions
 from tilewright.backends.emulator_trace import trace
+from tilewright.backends.host_compiler import available_compilers
 from tilewright.count import count
 from tilewright.derive import derived
 from tilewright.dtypes import BF16
 from tilewright.gpu import get_gpu
 from tilewright.ladder import rungs
 from tilewright.operands import random_operands
+from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
 from tilewright.run import arguments, make_operands
 
@@ -26,9 +28,14 @@ ROW, BOX = 128, 64 * 128  # bytes: of 64 bf16, and of a box of as many rows
 SHARED = 3 * BOX + 8  # three of them and an mbarrier
 
 
-def units(blocks: int) -> Counts:
+@pytest.fixture(params=available_compilers(), ids=lambda c: c.kind)
+def emulator(request: pytest.FixtureRequest) -> EmulatorBackend:
+    """One on each compiler found here."""
+    return EmulatorBackend(compiler=request.param)
+
+
+def units(emulator: EmulatorBackend, blocks: int) -> Counts:
     """The counts of ``observed/units.cu`` in a cluster of ``blocks``; A ends after 50 of 64 rows."""
-    emulator = EmulatorBackend()
     a = emulator.upload(np.zeros((50, 64), BF16.numpy))
     b = emulator.upload(np.zeros((64, 64), BF16.numpy))
     c = emulator.upload(np.zeros((64 * blocks, 64), BF16.numpy))
@@ -42,8 +49,8 @@ def only(counts: Counts, operand: str, kind: str) -> CopyLine:
     return found
 
 
-def test_one_block_by_hand() -> None:
-    counts = units(1)
+def test_one_block_by_hand(emulator: EmulatorBackend) -> None:
+    counts = units(emulator, 1)
     assert counts.blocks == 1
     # A's box reaches beyond its last row: zeros arrive that nobody read.
     assert only(counts, "a", "load").copies == Copies(1, 50 * ROW, 0, BOX)
@@ -64,10 +71,10 @@ def test_one_block_by_hand() -> None:
     assert counts.waits.proxy_fences == 128
 
 
-def test_ldmatrix_and_stmatrix_are_requests_of_eight_lanes() -> None:
+def test_ldmatrix_and_stmatrix_count_rows_of_16_bytes(emulator: EmulatorBackend) -> None:
     lines = {
         (each.kind, each.requests.lanes // each.requests.requests): each.requests
-        for each in units(1).lines
+        for each in units(emulator, 1).lines
         if each.memory == "shared" and each.bytes_per_lane == 16
     }
     x4, x2, stores = lines["load", 32], lines["load", 16], lines["store", 32]
@@ -77,8 +84,8 @@ def test_ldmatrix_and_stmatrix_are_requests_of_eight_lanes() -> None:
     assert not any(each.approximate for each in lines.values())
 
 
-def test_a_multicast_is_read_once() -> None:
-    counts = units(2)
+def test_a_multicast_is_read_once(emulator: EmulatorBackend) -> None:
+    counts = units(emulator, 2)
     assert counts.blocks == 2
     # Each block loads half of B and both receive it: a whole B is read, two arrive.
     assert only(counts, "b", "load").copies == Copies(2, 64 * ROW, 64 * ROW, 2 * BOX)
@@ -98,8 +105,8 @@ def test_a_multicast_is_read_once() -> None:
 
 
 @pytest.mark.parametrize("number", range(5, 12))
-def test_counted_is_derived(number: int) -> None:
-    emulator, rung = EmulatorBackend(), rungs()[number]
+def test_counted_is_derived(emulator: EmulatorBackend, number: int) -> None:
+    rung = rungs()[number]
     plan = rung.plan(BF16)
     counts = count(emulator, rung, plan, Problem(512, 512, 256, BF16))
     assert counts is not None
@@ -134,6 +141,7 @@ def test_other_plans(changes: Mapping[str, Any]) -> None:
     problem = Problem(512, 512, 128, BF16, a_layout=plan.a_layout, b_layout=plan.b_layout)
     counts = count(EmulatorBackend(), rung, plan, problem)
     assert counts is not None
+    assert isinstance(plan, TensorPlan)
     assert counts.blocks == plan.cluster
     expected = derived(plan, get_gpu("h200"))
     assert counts.flop_per_byte == pytest.approx(expected["flop_per_byte"])
