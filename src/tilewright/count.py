@@ -21,8 +21,8 @@ def count(emulator: EmulatorBackend, rung: Rung, plan: Plan, problem: Problem, s
     """The counts of one tile, or of the tiles of one cluster; None for a problem without work.
 
     A large problem is cut to that and to a K of 128, its leading dimensions kept, so that each block has one tile, a
-    whole one where there is any, whatever the grid and its order. The multiply-adds that C needs are counted apart from those that are executed, on
-    padding too.
+    whole one where there is any, whatever the grid and its order. The multiply-adds that C needs are counted apart from
+    those that are executed, on padding too.
     """
     if 0 in (problem.m, problem.n, problem.k):
         return None
