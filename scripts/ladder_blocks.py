@@ -31,13 +31,14 @@ from ladder_records import (
 
 from tilewright import ladder, nvrtc, roofline
 from tilewright.backends.emulator import EmulatorBackend
-from tilewright.backends.emulator_trace import SECTOR_BYTES, Counts, LineCounts, Requests
+from tilewright.backends.emulator_counts import SECTOR_BYTES, Counts, LineCounts, Requests
 from tilewright.count import count
 from tilewright.derive import derived
 from tilewright.dtypes import FP32, DType
 from tilewright.errors import UnavailableError
 from tilewright.ladder import Rung
 from tilewright.plan import Plan
+from tilewright.plan_simt import SimtPlan
 from tilewright.problem import Problem
 from tilewright.report.diff import body, rung_diff
 from tilewright.report.table import number
@@ -154,6 +155,7 @@ def arithmetic_block(rung: Rung, _: Sequence[Record]) -> str:
 
 
 def _formulas(plan: Plan) -> Iterator[tuple[str, str]]:
+    assert isinstance(plan, SimtPlan)
     size, bm, bn, tm, tn = plan.dtype.itemsize, plan.bm, plan.bn, plan.tm or 1, plan.tn or 1
     wide = 16 if plan.tm else size
     if plan.stages == 0:

@@ -11,6 +11,8 @@ from tilewright.dtypes import BF16, FP32, DType
 from tilewright.ladder import Rung, rungs
 from tilewright.operands import Fill, random_operands
 from tilewright.plan import Plan
+from tilewright.plan_simt import SimtPlan
+from tilewright.plan_tensor import FIRST
 from tilewright.problem import Problem
 from tilewright.run import make_operands, run
 from tilewright.verify import verify
@@ -18,6 +20,9 @@ from tilewright.verify import verify
 Array = np.ndarray[Any, Any]
 CASES = [(rung, dtype) for rung in rungs().values() for dtype in rung.dtypes]
 IDS = [f"{rung.number}-{dtype}" for rung, dtype in CASES]
+SIMT_CASES = [case for case in CASES if case[0].number < FIRST]
+SIMT_IDS = [f"{rung.number}-{dtype}" for rung, dtype in SIMT_CASES]
+TENSOR_RUNGS = [rung for rung in rungs().values() if rung.number >= FIRST]
 
 # Tiles so small that a problem of a hundred rows has several, and blocks at every place of the grid.
 SMALL: dict[int, dict[str, int]] = {
@@ -42,12 +47,19 @@ TILES = [
 DEPTHS = {FP32: (8, 16, 32), BF16: (16, 32)}
 
 
-def rung_4_plans(dtype: DType) -> list[Plan]:
+def simt_plan(number: int, dtype: DType, *, aligned: bool = True) -> SimtPlan:
+    """The default plan of a CUDA-core rung."""
+    plan = rungs()[number].plan(dtype, aligned=aligned)
+    assert isinstance(plan, SimtPlan)
+    return plan
+
+
+def rung_4_plans(dtype: DType) -> list[SimtPlan]:
     """Every tile at one depth, and each depth with some tile."""
     depths = DEPTHS[dtype]
     plans = []
     for number, (bm, bn, tm, tn, warps_m, warps_n) in enumerate(TILES):
-        plan = rungs()[4].plan(dtype).with_(bm=bm, bn=bn, bk=depths[number % len(depths)])
+        plan = simt_plan(4, dtype).with_(bm=bm, bn=bn, bk=depths[number % len(depths)])
         plans.append(plan.with_(tm=tm, tn=tn, warps_m=warps_m, warps_n=warps_n, threads=32 * warps_m * warps_n))
     return plans
 

@@ -18,7 +18,7 @@ from tilewright import nvrtc, results, verify
 from tilewright.backends import BackendName, open_backend
 from tilewright.backends.base import Backend, DeviceInfo
 from tilewright.backends.emulator import EmulatorBackend
-from tilewright.backends.emulator_trace import Counts
+from tilewright.backends.emulator_counts import Counts
 from tilewright.count import count
 from tilewright.derive import derived, problem_arithmetic
 from tilewright.dtypes import BF16, FP32, DType

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.backends.emulator import EmulatorBackend
-from tilewright.backends.emulator_trace import Counts, trace
+from tilewright.backends.emulator_counts import Counts
+from tilewright.backends.emulator_trace import trace
 from tilewright.ladder import Rung
 from tilewright.operands import random_operands
 from tilewright.plan import Plan

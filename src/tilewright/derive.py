@@ -7,6 +7,7 @@ from typing import Any
 from tilewright import roofline
 from tilewright.gpu import GpuSpec
 from tilewright.plan import Plan
+from tilewright.plan_simt import SimtPlan
 from tilewright.problem import Problem
 
 
@@ -15,6 +16,10 @@ def derived(plan: Plan, gpu: GpuSpec) -> dict[str, Any]:
 
     ``formula`` is the arithmetic as text.
     """
+    return _simt(plan, gpu) if isinstance(plan, SimtPlan) else _tensor(plan, gpu)
+
+
+def _simt(plan: SimtPlan, gpu: GpuSpec) -> dict[str, Any]:
     itemsize = plan.dtype.itemsize
     if plan.stages == 0:
         intensity, shared = roofline.naive_intensity(itemsize), None
@@ -29,6 +34,17 @@ def derived(plan: Plan, gpu: GpuSpec) -> dict[str, Any]:
             intensity.value, None if shared is None else shared.value, itemsize, gpu, load_bytes=wide
         ),
         "formula": "; ".join(str(part) for part in (intensity, shared) if part is not None),
+    }
+
+
+def _tensor(plan: Plan, gpu: GpuSpec) -> dict[str, Any]:
+    intensity = roofline.tile_intensity(plan.bm, plan.bn, plan.dtype.itemsize)
+    limit = roofline.bound(gpu, roofline.roof_of(plan.dtype, tensor_cores=True), intensity=intensity.value)
+    return {
+        "flop_per_byte": intensity.value,
+        "shared_load_bytes_per_mac": None,
+        "bottleneck": limit.limited_by,
+        "formula": f"{intensity}; {limit.formula}",
     }
 
 

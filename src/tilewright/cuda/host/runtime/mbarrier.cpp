@@ -142,7 +142,13 @@ void check_bytes(int64_t missing, const char* operation, const Block& block, u32
         kMaxCount);
 }
 
-void arrive(Block& block, u32 offset, u32 bytes, const char* operation) {
+// Before its state is looked at: whoever spoilt that is then known.
+void tell_use(const Block& block, u32 offset, u64 pc) {
+  if (g_observer) g_observer->mbarrier_use(address_of(block, offset), current_fiber(), pc);
+}
+
+void arrive(Block& block, u32 offset, u32 bytes, const char* operation, u64 pc) {
+  tell_use(block, offset, pc);
   State state = state_at(block, offset, operation);
   if (state.pending == 0) {
     report_name(operation, block, offset);
@@ -313,17 +319,19 @@ void tw_mbarrier_init(void* barrier, unsigned arrivals) {
   state.bytes = kMaxCount;
   state.tag = 1;
   store(block, offset, state);
-  if (g_observer) g_observer->mbarrier_init(barrier, &fiber);
+  if (g_observer) g_observer->mbarrier_init(barrier, &fiber, u64(__builtin_return_address(0)));
 }
 
 void tw_mbarrier_arrive(void* barrier) {
   constexpr const char* kOperation = "mbarrier_arrive";
-  tw::arrive(*tw::current_fiber()->owner, tw::mbarrier_offset(barrier, kOperation), 0, kOperation);
+  tw::arrive(*tw::current_fiber()->owner, tw::mbarrier_offset(barrier, kOperation), 0, kOperation,
+             tw::u64(__builtin_return_address(0)));
 }
 
 void tw_mbarrier_arrive_expect_tx(void* barrier, unsigned bytes) {
   constexpr const char* kOperation = "mbarrier_expect_tx";
-  tw::arrive(*tw::current_fiber()->owner, tw::mbarrier_offset(barrier, kOperation), bytes, kOperation);
+  tw::arrive(*tw::current_fiber()->owner, tw::mbarrier_offset(barrier, kOperation), bytes, kOperation,
+             tw::u64(__builtin_return_address(0)));
 }
 
 void tw_mbarrier_arrive_remote(void* barrier, unsigned rank) {
@@ -342,13 +350,14 @@ void tw_mbarrier_arrive_remote(void* barrier, unsigned rank) {
     g_unseen[rank].add(fiber.warp->index);
     if (has_arrived_at_cluster(fiber)) g_unordered[rank].add(fiber.warp->index);
   }
-  arrive(block, offset, 0, kOperation);
+  arrive(block, offset, 0, kOperation, u64(__builtin_return_address(0)));
 }
 
 bool tw_mbarrier_try_wait(void* barrier, unsigned parity) {
   using namespace tw;
   constexpr const char* kOperation = "mbarrier_try_wait";
   const u32 offset = mbarrier_offset(barrier, kOperation);
+  tell_use(*current_fiber()->owner, offset, u64(__builtin_return_address(0)));
   if (has_completed(offset, parity, kOperation)) {
     pass(offset);
     return true;
@@ -369,6 +378,7 @@ void tw_mbarrier_wait(void* barrier, unsigned parity) {
   using namespace tw;
   constexpr const char* kOperation = "mbarrier_wait";
   const u32 offset = mbarrier_offset(barrier, kOperation);
+  tell_use(*current_fiber()->owner, offset, u64(__builtin_return_address(0)));
   if (has_completed(offset, parity, kOperation)) {
     pass(offset);
     return;
