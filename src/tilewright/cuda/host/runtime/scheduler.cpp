@@ -7,6 +7,8 @@
 #include "launch.hpp"
 #include "mbarrier.hpp"
 #include "tma.hpp"
+#include "warpgroup.hpp"
+#include "wgmma.hpp"
 
 tw::Context* tw_current;
 
@@ -26,6 +28,7 @@ Fiber* take(Warp& warp, u32 candidates) {
 }
 
 [[gnu::noinline]] Fiber* from_next_warp(u32 index) {
+  wgmma_progress(g_cluster.warps[index]);
   for (u32 tried = 0; tried < g_cluster.warp_count; ++tried) {
     if (++index == g_cluster.warp_count) index = 0;
     Warp& other = g_cluster.warps[index];
@@ -94,6 +97,8 @@ void fiber_main() {
   Fiber& fiber = *current_fiber();
   check_copies_at_exit(fiber);
   check_stores_at_exit(fiber);
+  check_wgmma_at_exit(fiber);
+  check_warpgroup_at_exit(fiber);
   if (g_observer) g_observer->thread_exit(&fiber);
   fiber.waiting = "exited";
   fiber.warp->alive &= ~(1u << fiber.lane);
