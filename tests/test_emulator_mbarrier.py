@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from observed import kernel_source
+from observed import Call, kernel_source
 
 from tilewright.backends.base import TensorMap
 from tilewright.backends.emulator import EmulatorBackend
-from tilewright.backends.emulator_runtime import POLICIES, LaunchStats
+from tilewright.backends.emulator_checks import check_bounds, check_races
+from tilewright.backends.emulator_runtime import POLICIES, LaunchStats, Policy
+from tilewright.backends.host_compiler import HostCompiler, available_compilers
 from tilewright.dtypes import FP32
 
 Array = np.ndarray[Any, Any]
@@ -78,34 +80,47 @@ def test_the_cluster_waits_for_its_live_threads(plain: EmulatorBackend, cluster:
     assert stats.dependency_launches == 48 * cluster
 
 
+READERS, STAGES = 256, 3
+
+
+def ring(emulator: EmulatorBackend, loads: int, cluster: int, *, poll: bool = False) -> tuple[Call, Array]:
+    """A ring's launch, and the sums that it has to give each block."""
+    words = np.random.default_rng(loads).integers(1, 2**32, (max(loads, 1), READERS), np.uint32)
+    weights = np.arange(1, max(loads, 1) + 1, dtype=np.uint32)[:, None]
+    sums = (words * weights).sum(axis=0, dtype=np.uint32) * np.uint32(loads > 0)
+    shared_bytes = 1024 * (STAGES + 1)
+    threads = READERS + 32
+    plan = {"THREADS": threads, "STAGES": STAGES, "CLUSTER": cluster, "POLL": int(poll)}
+    source = kernel_source("core/tma_ring.cu", SHARED_BYTES=shared_bytes, **plan)
+    matrix = emulator.upload(words.view(np.float32).reshape(-1, 8))
+    map_ = TensorMap(matrix, (8, READERS // cluster // 8), swizzle_bytes=0)
+    out, polls = emulator.empty(cluster, READERS, FP32), emulator.upload(np.zeros((1, 1), np.float32))
+    args = [map_, np.int32(loads), out, polls]
+    return Call(source, (cluster, 1, 1), (threads, 1, 1), args, shared_bytes), np.tile(sums, (cluster, 1))
+
+
 @pytest.mark.parametrize("poll", [False, True])
 @pytest.mark.parametrize("cluster", [1, 2, 4])
 @pytest.mark.parametrize("loads", [0, 1, 3, 50])
 def test_a_ring_of_loads(emulator: EmulatorBackend, loads: int, cluster: int, poll: bool) -> None:
-    stages, readers = 3, 256
-    shared_bytes = 1024 * (stages + 1)
-    words = np.random.default_rng(loads).integers(1, 2**32, (max(loads, 1), readers), np.uint32)
-    source = kernel_source(
-        "core/tma_ring.cu",
-        SHARED_BYTES=shared_bytes,
-        THREADS=readers + 32,
-        STAGES=stages,
-        CLUSTER=cluster,
-        POLL=int(poll),
-    )
-    matrix = emulator.upload(words.view(np.float32).reshape(-1, 8))
-    out, polls = emulator.empty(cluster, readers, FP32), emulator.upload(np.zeros((1, 1), np.float32))
-    box = (8, readers // cluster // 8)
-    args = [TensorMap(matrix, box, swizzle_bytes=0), np.int32(loads), out, polls]
-    grid, block = (cluster, 1, 1), (readers + 32, 1, 1)
-    emulator.launch(emulator.compile(source), grid, block, args, shared_bytes, cluster=cluster)
-    weights = np.arange(1, max(loads, 1) + 1, dtype=np.uint32)[:, None]
-    expected = (words * weights).sum(axis=0, dtype=np.uint32) * np.uint32(loads > 0)
-    np.testing.assert_array_equal(emulator.download(out).view(np.uint32), np.tile(expected, (cluster, 1)))
+    call, expected = ring(emulator, loads, cluster, poll=poll)
+    source, *rest, _ = call
+    emulator.launch(emulator.compile(source), *rest, cluster=cluster)
+    np.testing.assert_array_equal(emulator.download(call.args[2]).view(np.uint32), expected)
     stats = emulator.last_launch
     assert stats is not None
     assert stats.tma_loads == loads * cluster
-    assert stats.mbarrier_waits == loads * cluster * (readers + 1)
-    refused = emulator.download(polls).view(np.uint32)[0, 0]
+    assert stats.mbarrier_waits == loads * cluster * (READERS + 1)
+    refused = emulator.download(call.args[3]).view(np.uint32)[0, 0]
     if emulator.policy != "random":
         assert (refused > 0) == (poll and loads > 0 and emulator.policy == "lazy")
+
+
+@pytest.mark.parametrize("compiler", available_compilers(), ids=lambda c: c.kind)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_watched_ring(policy: Policy, compiler: HostCompiler) -> None:
+    emulator = EmulatorBackend(policy, compiler=compiler)
+    for check in (check_bounds, check_races):
+        call, expected = ring(emulator, 8, 2)
+        check(emulator, *call, cluster=2)
+        np.testing.assert_array_equal(emulator.download(call.args[2]).view(np.uint32), expected)

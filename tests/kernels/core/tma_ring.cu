@@ -1,5 +1,6 @@
 // A ring of stages between one thread that loads and warps that read, in a cluster whose blocks share what they load.
 #include <tw/cluster.cuh>
+#include <tw/fence.cuh>
 #include <tw/memory.cuh>
 #include <tw/sync.cuh>
 #include <tw/tma.cuh>
@@ -40,6 +41,7 @@ extern "C" __global__ void tw_gemm(const __grid_constant__ tw::TensorMap map, in
     if (reads) {
       wait(s.full[stage], parity, refusals);
       sum += s.stages[stage][t] * u32(i + 1);
+      tw::fence_proxy_async();  // read before TMA writes it again
       __syncwarp();
       if (t % 32 == 0)
         for (u32 to = 0; to < plan::CLUSTER; ++to) tw::mbarrier_arrive_remote(s.empty[stage], to);
