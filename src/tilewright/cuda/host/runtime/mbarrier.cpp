@@ -226,7 +226,7 @@ void mbarrier_load_landed(Block& block, u32 offset, u32 bytes) {
 
 bool time_out_polls() {
   constexpr u32 kPatience = 1 << 14;
-  if (++g_vain_timeouts > kPatience) return false;
+  if (g_vain_timeouts == kPatience) return false;
   bool any = false;
   for (u32 i = 0; i < g_slots.count; ++i) {
     Slot& slot = g_slots.items[i];
@@ -245,6 +245,7 @@ bool time_out_polls() {
       if (!slot.waiting[index]) slot.waiting_warps &= ~(1u << index);
     }
   }
+  g_vain_timeouts += any;
   return any;
 }
 
