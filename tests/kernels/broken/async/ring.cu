@@ -42,10 +42,10 @@ __device__ void multiply(Shared& s, int k_blocks, tw::bf16* c) {
       tw::wgmma<tw::bf16, 64, false, false>(d, Tile::descriptor(a + Tile::step(0, k)),
                                             Tile::descriptor(b + Tile::step(0, k)), block > 0 || k > 0);
     tw::wgmma_commit();
-    if (!is(RELEASED_TOO_EARLY) && !is(READ_BEFORE_WAIT)) tw::wgmma_wait<0>();
+    const bool last = block + 1 == k_blocks;
+    if (!is(RELEASED_TOO_EARLY) && !(is(READ_BEFORE_WAIT) && last)) tw::wgmma_wait<0>();
     if (threadIdx.x % 32 == 0) tw::mbarrier_arrive(s.empty[stage]);
     if (is(RELEASED_TOO_EARLY)) tw::wgmma_wait<0>();
-    if (is(READ_BEFORE_WAIT) && block + 1 < k_blocks) tw::wgmma_wait<0>();
   }
   tw::wgmma_pin(d);
   tw::store_fragment(c, 64, threadIdx.x / 32 % 4 * 16, 0, 64, 64, d, true);
