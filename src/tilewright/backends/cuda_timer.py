@@ -1,4 +1,4 @@
-"""Times launches on one GPU: CUDA graphs where they can be captured, CUDA events around their replays."""
+"""Times launches on one GPU: CUDA graphs where they can be captured, events around them, and the SMs' own clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from tilewright.backends.cuda import CudaBackend
 from tilewright.backends.cuda_errors import driver_errors
-from tilewright.measure import Launch
+from tilewright.gpu_clock import GpuClock
+from tilewright.measure import Launch, Slot
 
 POLL_S = 0.005  # between two looks at a running slot; NVML refreshes its readings more slowly than that
 
@@ -37,6 +38,7 @@ class CudaTimer:
         with backend.current() as device, driver_errors("creating events"):
             options = EventOptions(timing_enabled=True)
             self._start, self._end = device.create_event(options), device.create_event(options)
+        self._clock = GpuClock(backend)
 
     def prepare(self, launches: Sequence[Launch], count: int) -> Prepared:
         """Capture ``count`` launches, taken in turn from ``launches``, in one graph.
@@ -56,18 +58,21 @@ class CudaTimer:
                 return Prepared(count, "launches", lambda: self._run(in_turn), note=str(error))
         return Prepared(count, "graph", lambda: graph.launch(self.stream), keep=in_turn)
 
-    def slot(self, prepared: Prepared, warm: int, timed: int, sample: Callable[[], None] | None = None) -> float:
-        """Replay ``warm`` times untimed and ``timed`` times timed; return microseconds a launch.
+    def slot(self, prepared: Prepared, warm: int, timed: int, sample: Callable[[], None] | None = None) -> Slot:
+        """Replay ``warm`` times untimed and ``timed`` times timed.
 
-        ``sample`` is called now and then while the timed replays run.
+        ``sample`` is called now and then while the timed replays run. The SMs' clocks are read just outside the events.
         """
         with self.backend.current(), driver_errors("running a kernel"):
+            self._clock.clear()
             for _ in range(warm):
                 prepared.replay()
+            self._clock.start(self.stream)
             self.stream.record(self._start)
             for _ in range(timed):
                 prepared.replay()
             self.stream.record(self._end)
+            self._clock.stop(self.stream)
             if sample is not None:
                 while not self._start.is_done:
                     time.sleep(POLL_S / 5)
@@ -75,7 +80,9 @@ class CudaTimer:
                     sample()
                     time.sleep(POLL_S)
             self._end.sync()
-            return float(self._end - self._start) * 1e3 / (timed * prepared.launches)
+            time_us = float(self._end - self._start) * 1e3 / (timed * prepared.launches)
+            clock = self._clock.read()
+        return Slot(time_us, clock.mhz, clock.note)
 
     def _run(self, launches: Sequence[Launch]) -> None:
         for launch in launches:
