@@ -65,7 +65,8 @@ void begin(const Box& box, u32 blocks, bool is_store, u64 pc) {
   const u32 bytes = box.map.box_bytes();
   const BulkTraffic traffic = {box.map.base, bytes_inside(box.map, box.at), bytes, u32(__builtin_popcount(blocks))};
   g_observer->bulk_begin(box.issuer, box.number, is_store, traffic, pc);
-  for (; blocks; blocks &= blocks - 1) g_observer->bulk_shared(box.number, u32(__builtin_ctz(blocks)), box.offset, bytes);
+  for (; blocks; blocks &= blocks - 1)
+    g_observer->bulk_shared(box.number, u32(__builtin_ctz(blocks)), box.offset, bytes);
 }
 
 // The load arrives in one block. A fault is the issuer's.
@@ -154,8 +155,8 @@ void check_stores_at_exit(const Fiber& fiber) {
   }
   if (mine)
     fault("misuse",
-          "traffic in flight at exit: the thread returns with %u TMA stores that may still read shared memory, since it "
-          "has not waited for them; %u of them are not committed",
+          "traffic in flight at exit: the thread returns with %u TMA stores that may still read shared memory, since "
+          "it has not waited for them; %u of them are not committed",
           mine, uncommitted);
 }
 }  // namespace tw
