@@ -76,8 +76,14 @@ class _DeviceArray:
             "shape": (matrix.rows, matrix.cols),
             "typestr": "<f4" if itemsize == 4 else "<i2",
             "data": (matrix.pointer, False),
-            "strides": (matrix.ld * itemsize, itemsize),
+            "strides": _strides(matrix),
         }
+
+
+def _strides(matrix: Matrix) -> tuple[int, int]:
+    """Bytes from one row to the next and from one column to the next."""
+    line, element = matrix.ld * matrix.dtype.itemsize, matrix.dtype.itemsize
+    return (line, element) if matrix.layout == "row" else (element, line)
 
 
 def _torch_launch(operands: Operands, device_id: int) -> Callable[[Any], None]:
@@ -118,11 +124,10 @@ def _cupy_launch(operands: Operands, device_id: int) -> Callable[[Any], None]:
     import cupy
 
     def array(matrix: Matrix) -> Any:
-        size = matrix.rows * matrix.ld * matrix.dtype.itemsize
+        size = matrix.lines * matrix.ld * matrix.dtype.itemsize
         memory = cupy.cuda.UnownedMemory(matrix.pointer, size, matrix.owner, device_id)
-        strides = (matrix.ld * matrix.dtype.itemsize, matrix.dtype.itemsize)
         pointer = cupy.cuda.MemoryPointer(memory, 0)
-        return cupy.ndarray((matrix.rows, matrix.cols), matrix.dtype.numpy, pointer, strides=strides)
+        return cupy.ndarray((matrix.rows, matrix.cols), matrix.dtype.numpy, pointer, strides=_strides(matrix))
 
     a, b, c = array(operands.a), array(operands.b), array(operands.c)
 
