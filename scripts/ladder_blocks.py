@@ -31,7 +31,7 @@ from ladder_records import (
 
 from tilewright import ladder, nvrtc, roofline
 from tilewright.backends.emulator import EmulatorBackend
-from tilewright.backends.emulator_trace import SECTOR_BYTES, Counts, LineCounts, Requests
+from tilewright.backends.emulator_counts import SECTOR_BYTES, Counts, LineCounts, Requests
 from tilewright.count import count
 from tilewright.derive import derived
 from tilewright.dtypes import FP32, DType

@@ -28,7 +28,7 @@ from tilewright.measure import (
     rotation,
     round_order,
 )
-from tilewright.problem import Problem
+from tilewright.problem import Layout, Problem
 from tilewright.rivals import operand_sets
 from tilewright.source import KernelSource
 from tilewright.telemetry import Snapshot, Telemetry, decode_throttle
@@ -270,13 +270,13 @@ class HostBackend:
     def __init__(self) -> None:
         self.kept: dict[int, np.ndarray[Any, Any]] = {}
 
-    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None) -> Matrix:
+    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None, layout: Layout = "row") -> Matrix:
         self.kept[len(self.kept)] = array
         rows, cols = array.shape
         dtype = FP32 if array.dtype == np.float32 else BF16
-        return Matrix(len(self.kept) - 1, rows, cols, ld or cols, dtype, array)
+        return Matrix(len(self.kept) - 1, rows, cols, ld or cols, dtype, array, layout)
 
-    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None) -> Matrix:
+    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row") -> Matrix:
         return self.upload(np.full((rows, cols), np.nan, dtype.numpy), ld)
 
     def device(self) -> DeviceInfo:
@@ -300,6 +300,7 @@ class HostBackend:
         shared_bytes: int,
         *,
         cluster: int = 1,
+        dependent: bool = False,
         stream: Any = None,
     ) -> None:
         raise NotImplementedError
@@ -315,9 +316,9 @@ def test_operand_sets_differ_and_follow_the_problem() -> None:
     assert np.isnan(backend.download(first.c).astype(np.float32)).all()
 
 
-def test_operands_are_row_major() -> None:
-    with pytest.raises(UsageError, match="row-major"):
-        operand_sets(HostBackend(), Problem(1, 1, 1, a_layout="column"), 1)
+def test_operands_have_the_layouts_of_the_problem() -> None:
+    (only,) = operand_sets(HostBackend(), Problem(3, 5, 7, BF16, a_layout="column", ldb=8), 1)
+    assert [(x.layout, x.ld) for x in (only.a, only.b, only.c)] == [("column", 3), ("row", 8), ("row", 5)]
 
 
 def test_telemetry_without_a_gpu_is_empty_and_with_one_is_not() -> None:

@@ -15,6 +15,7 @@ from tilewright.backends.cuda import CudaBackend
 from tilewright.backends.cuda_timer import CudaTimer
 from tilewright.errors import UnavailableError
 from tilewright.gpu import GpuSpec
+from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
 from tilewright.rivals import cublas, operand_sets, vendor_versions
 from tilewright.roofline import percent_of_roof, roof_of
@@ -50,7 +51,7 @@ def time_rows(
     rivals = []
     for row in timed:
         first = prepare(backend, row.rung, row.plan, sets[0])
-        launches = [first, *(replace(first, args=arguments(operands)) for operands in sets[1:])]
+        launches = [first, *(replace(first, args=arguments(row.plan, operands)) for operands in sets[1:])]
         rivals.append(measure.Rival(row.label, [partial(launch, backend) for launch in launches]))
     try:
         rivals.append(cublas(backend, sets, VENDOR))
@@ -72,7 +73,8 @@ def time_rows(
         row.time_us = None if timing.time_us is None else timing.time_us.median
         row.tflops = timing.tflops(problem.flops)
         if row.tflops is not None:
-            row.percent_of_roof = percent_of_roof(row.tflops, gpu, roof_of(problem.dtype)).value
+            roof = roof_of(problem.dtype, tensor_cores=isinstance(row.plan, TensorPlan))
+            row.percent_of_roof = percent_of_roof(row.tflops, gpu, roof).value
         ratio = measurement.ratio(row.label, VENDOR) if baseline == VENDOR else None
         if ratio is not None:
             row.ratios = {VENDOR: ratio.median}

@@ -103,6 +103,11 @@ class TensorPlan(Plan):
         return self.cluster_m * self.cluster_n
 
     @property
+    def dependent(self) -> bool:
+        """Whether a launch may start before the kernel ahead of it has ended."""
+        return self.dependent_launch
+
+    @property
     def tile_bytes(self) -> int:
         """Bytes of A and B in one stage."""
         return (self.bm + self.bn) * self.bk * self.dtype.itemsize
@@ -161,7 +166,8 @@ class TensorPlan(Plan):
             raise UsageError(
                 f"{problem} needs {down * across} blocks of {self.bm}x{self.bn}; a grid has at most {LARGEST_GRID}"
             )
-        return (min(self.blocks // self.cluster, down * across) * self.cluster, 1, 1)
+        most = down * across * (2 if self.half_tail else 1)  # each tile of an only wave may be cut in two
+        return (min(self.blocks // self.cluster, most) * self.cluster, 1, 1)
 
     def interior_block(self, problem: Problem) -> int:
         """A block about the middle of C; of a persistent grid, where each has tiles all over C, the middle block."""

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from tilewright.backends.base import Backend, Matrix
-from tilewright.errors import UnavailableError, UsageError
+from tilewright.errors import UnavailableError
 from tilewright.measure import Rival
 from tilewright.nvrtc import installed_version
 from tilewright.operands import Fill, random_operands
@@ -22,10 +22,8 @@ def operand_sets(
     """``count`` sets of operands in the backend's memory, each with its own random values; C is all NaN.
 
     ``fill`` is one of ``operands.random_operands`` and is recorded with a figure: it changes the power that a GPU
-    draws, and with it the clock. Raises ``UsageError`` for another, and for a problem that is not row-major.
+    draws, and with it the clock. Raises ``UsageError`` for another.
     """
-    if problem.a_layout != "row" or problem.b_layout != "row":
-        raise UsageError(f"operands of {problem} cannot be made: A and B must be row-major")
     return [make_operands(backend, problem, *random_operands(problem, seed + i, fill)) for i in range(count)]
 
 
@@ -81,7 +79,7 @@ class _DeviceArray:
 
 
 def _strides(matrix: Matrix) -> tuple[int, int]:
-    """Bytes from one row to the next and from one column to the next."""
+    """Bytes from row to row and from column to column."""
     line, element = matrix.ld * matrix.dtype.itemsize, matrix.dtype.itemsize
     return (line, element) if matrix.layout == "row" else (element, line)
 
@@ -124,7 +122,7 @@ def _cupy_launch(operands: Operands, device_id: int) -> Callable[[Any], None]:
     import cupy
 
     def array(matrix: Matrix) -> Any:
-        size = matrix.lines * matrix.ld * matrix.dtype.itemsize
+        size = matrix.span * matrix.dtype.itemsize
         memory = cupy.cuda.UnownedMemory(matrix.pointer, size, matrix.owner, device_id)
         pointer = cupy.cuda.MemoryPointer(memory, 0)
         return cupy.ndarray((matrix.rows, matrix.cols), matrix.dtype.numpy, pointer, strides=_strides(matrix))

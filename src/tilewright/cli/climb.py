@@ -13,6 +13,7 @@ from tilewright.cli.options import (
     DTypeOption,
     Json,
     K,
+    LayoutOption,
     M,
     N,
     Rungs,
@@ -36,6 +37,7 @@ def climb(
     k: K = None,
     dtype: DTypeOption = None,
     rungs: Rungs = None,
+    layout: LayoutOption = ("row", "row"),
     backend: BackendOption = None,
     seed: Seed = 0,
     record: Annotated[
@@ -49,7 +51,7 @@ def climb(
     """
     shape = problem_size(size, m, n, k)
     if shape is not None:
-        require_memory(Problem(*shape, dtype or "fp32"))
+        require_memory(Problem(*shape, dtype or "fp32", None, *layout))
     from tilewright import climb as engine
     from tilewright import results
     from tilewright.backends import open_backend
@@ -63,7 +65,15 @@ def climb(
     schedule = SUSTAINED if record else Schedule.quick()
     with output.progress() as report:
         result = engine.climb(
-            shape=shape, dtype=dtype, rungs=rungs, backend=backend, seed=seed, progress=report, schedule=schedule
+            shape=shape,
+            dtype=dtype,
+            rungs=rungs,
+            a_layout=layout[0],
+            b_layout=layout[1],
+            backend=backend,
+            seed=seed,
+            progress=report,
+            schedule=schedule,
         )
     data = result.to_dict()
     if json:

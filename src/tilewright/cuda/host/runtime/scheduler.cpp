@@ -1,8 +1,12 @@
 // See scheduler.hpp.
 #include "scheduler.hpp"
+#include "async.hpp"
+#include "cluster.hpp"
 #include "context.hpp"
 #include "cp_async.hpp"
 #include "launch.hpp"
+#include "mbarrier.hpp"
+#include "tma.hpp"
 
 tw::Context* tw_current;
 
@@ -26,7 +30,21 @@ Fiber* take(Warp& warp, u32 candidates) {
     Warp& other = g_cluster.warps[index];
     if (other.ready) return take(other, other.ready);
   }
-  return nullptr;  // work that is done as late as possible (lazy TMA) would be done here
+  return nullptr;
+}
+
+// When nobody is ready: what was put off until now. Polls time out before a load lands, so that a kernel sees both
+// answers.
+bool do_late_work() {
+  static bool timed_out;
+  timed_out = !timed_out;
+  return timed_out ? time_out_polls() || land_late() : land_late() || time_out_polls();
+}
+
+[[gnu::noinline]] Fiber* when_all_wait(u32 index) {
+  while (do_late_work())
+    if (Fiber* next = from_next_warp(index)) return next;
+  return nullptr;
 }
 
 [[gnu::always_inline]] inline Fiber* after(const Fiber& last) {
@@ -39,7 +57,7 @@ Fiber* take(Warp& warp, u32 candidates) {
 [[gnu::always_inline]] inline void switch_to(Fiber* next, Fiber& from) {
   if (next == &from) return;
   ++g_counts.switches;
-  copies_progress(*next);
+  async_progress(*next);
   tw_current = next;
   tw_context_switch(&from.stack_pointer, next->stack_pointer);
 }
@@ -47,6 +65,7 @@ Fiber* take(Warp& warp, u32 candidates) {
 [[gnu::always_inline]] inline void switch_to_next(Fiber& from) {
   poll_interrupts();
   Fiber* next = after(from);
+  if (__builtin_expect(next == nullptr, 0)) next = when_all_wait(from.warp->index);
   if (__builtin_expect(next == nullptr, 0)) report_deadlock();
   switch_to(next, from);
 }
@@ -55,7 +74,7 @@ Fiber* take(Warp& warp, u32 candidates) {
 void suspend(const char* waiting) {
   Fiber& fiber = *current_fiber();
   fiber.waiting = waiting;
-  copies_progress(fiber);
+  async_progress(fiber);
   switch_to_next(fiber);
 }
 
@@ -63,8 +82,9 @@ void yield() {
   poll_interrupts();
   Fiber& fiber = *current_fiber();
   Warp& warp = *fiber.warp;
+  land_late();  // whoever yields may spin until somebody runs who waits for it
   make_ready(warp, 1u << fiber.lane);
-  copies_progress(fiber);
+  async_progress(fiber);
   const u32 above = warp.ready & ~((2u << fiber.lane) - 1);
   switch_to(above ? take(warp, above) : from_next_warp(warp.index), fiber);
 }
@@ -73,13 +93,17 @@ void fiber_main() {
   call_kernel();
   Fiber& fiber = *current_fiber();
   check_copies_at_exit(fiber);
+  check_stores_at_exit(fiber);
   if (g_observer) g_observer->thread_exit(&fiber);
   fiber.waiting = "exited";
   fiber.warp->alive &= ~(1u << fiber.lane);
   --fiber.owner->alive;
+  --g_cluster.alive;
   meeting_after_exit(*fiber.warp);
   barriers_after_exit(*fiber.owner);
-  if (--g_cluster.alive == 0) tw_context_switch(&g_left_behind, g_runner);
+  cluster_barrier_after_exit(fiber);
+  if (fiber.owner->alive == 0) check_mbarriers_at_exit(*fiber.owner);
+  if (g_cluster.alive == 0) tw_context_switch(&g_left_behind, g_runner);
   switch_to_next(fiber);
   __builtin_unreachable();
 }

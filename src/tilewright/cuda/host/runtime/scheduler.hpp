@@ -14,9 +14,13 @@ struct Cluster {
 };
 extern Cluster g_cluster;
 
+// What a launch did. Python mirrors it (backends/emulator_runtime.py).
 struct Counts {
   u64 blocks, switches;
   u64 early_exits;  // __syncthreads passed after a thread of the block had returned: hardware does not promise that
+  u64 mbarrier_waits, mbarrier_blocked;  // by thread; blocked: those that had to wait
+  u64 tma_loads, tma_stores;
+  u64 dependency_waits, dependency_launches;  // griddepcontrol, by thread
 };
 extern Counts g_counts;
 
