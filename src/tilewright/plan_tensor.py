@@ -222,8 +222,10 @@ def _complaints(plan: TensorPlan) -> Iterator[str]:
             yield f"{each.name} is {getattr(plan, each.name)}; rungs {_SINCE[each.name]} and up have it"
     if plan.bk != SWIZZLE_ROW:
         yield f"bk is {plan.bk}; it must be {SWIZZLE_ROW}, a 128-byte row of 16-bit elements"
-    if plan.stages < 2:
-        yield f"stages is {plan.stages}; one is read while another is filled, so that 2 are the least"
+    least = 3 if plan.rung == FIRST + 1 else 2
+    if plan.stages < least:
+        also = ", a third by the wgmmas still in flight" if least == 3 else ""
+        yield f"stages is {plan.stages}; one is read while another is filled{also}: {least} are the least"
     yield from _about_the_tile(plan)
     if plan.rung >= PERSISTENT:
         yield from _about_the_grid(plan)
@@ -252,6 +254,9 @@ def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
         step_m, step_n, unit = 64 * groups, 16, f"{groups} warpgroups of 64 rows, and 16 columns"
     if bm < 1 or bn < 1 or bm % step_m or bn % step_n:
         yield f"the tile is {bm}x{bn}; it must be a multiple of {step_m}x{step_n} ({unit})"
+    at_once = plan.threads // 8  # threads copy 16 bytes each, 8 of them a line of 128
+    if plan.rung < TMA and (bm % at_once or bn % at_once):
+        yield f"the tile is {bm}x{bn}; {plan.threads} threads copy {at_once} lines of A or B at a time"
     if plan.rung != FIRST and bn > 256:
         yield f"bn is {bn}; one wgmma has at most 256 columns"
     if plan.a_layout == "column" and bm % SWIZZLE_ROW:

@@ -30,7 +30,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
   const int warp = tw::warp_index(), wm = warp / 4 * WM;
-  const bool loads = threadIdx.x == 0, signals = threadIdx.x % 32 == 0;
+  const bool loads = warp == 0 && tw::elect_one(), signals = threadIdx.x % 32 == 0;
   const int k_blocks = (k + BK - 1) / BK;
   float acc[BLOCKS][BN / 2] = {};
 
