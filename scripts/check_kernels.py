@@ -2,10 +2,10 @@
 """Every kernel compiles, for every architecture it is meant for, and its main loop is what it should be.
 
 Each rung, dtype and plan (all layouts, aligned and not, and the counter-examples) goes through NVRTC for sm_90a, which
-needs no GPU, as do the measured plans of tensor_rows.json, and the default plans of the CUDA-core rungs for the
-architectures around it. A table of registers, shared memory and stack is printed. A kernel that does not compile, draws a compiler warning or breaks a rule of
-sass_lint.py is a failure (exit 1); so is a CUDA-core rung that spills or uses a stack anywhere, where a tensor-core
-rung may outside its main loops.
+needs no GPU; so do the measured plans of tensor_rows.json, and the default plans of the CUDA-core rungs for the
+architectures around it. A table of registers, shared memory and stack is printed. A kernel that does not compile,
+draws a compiler warning or breaks a rule of sass_lint.py is a failure (exit 1); so is a CUDA-core rung that spills or
+uses a stack anywhere, where a tensor-core rung may outside its main loops.
 """
 
 from __future__ import annotations
