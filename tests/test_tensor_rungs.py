@@ -72,7 +72,7 @@ def test_any_shape(backend: Backend, rung: Rung, dtype: DType, layouts: Layouts)
 @each_tensor_rung
 @pytest.mark.parametrize(
     ("shape", "layouts"),
-    zip([(4096, 4096, 1024), (4095, 4097, 1023), (655361, 10, 10), (10, 655361, 10)], LAYOUTS, strict=True),
+    list(zip([(4096, 4096, 1024), (4095, 4097, 1023), (655361, 10, 10), (10, 655361, 10)], LAYOUTS, strict=True)),
 )
 def test_large(cuda: Backend, rung: Rung, dtype: DType, shape: tuple[int, int, int], layouts: Layouts) -> None:
     product(cuda, rung, tight(*shape, dtype, layouts))
