@@ -268,7 +268,6 @@ def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old: str, new: str) 
     file.write_text(text.replace(old, new), "utf-8")
     wrong = {**ladder.rungs(), 1: dataclasses.replace(right, path=file)}
     monkeypatch.setattr(ladder, "rungs", lambda: wrong)
-    monkeypatch.setattr(engine, "all_rungs", lambda: wrong)
 
 
 WRONG = [
