@@ -26,7 +26,7 @@ from tilewright.errors import EmulatorFault
 BLOCKS, WARPS, LINES, BARRIERS, LENGTH = 2, 3, 2, 8, 96
 ACTORS = BLOCKS * WARPS
 SHARED_BYTES = (LINES * 128 + BARRIERS * 8 + 127) // 128 * 128
-PROGRAMS = 60  # a policy
+PROGRAMS = 100  # a policy
 RECKLESS = 0.04
 
 
@@ -65,6 +65,7 @@ class Program:
 
     random: np.random.Generator
     races: bool = False
+    focus: tuple[int, int] = (0, 0)  # actor and line
     operations: list[list[tuple[int, int, int]]] = field(default_factory=lambda: [[] for _ in range(ACTORS)])
     before: list[set[int]] = field(default_factory=list)  # of each event: all events with a path to it
     fences: set[int] = field(default_factory=set)
@@ -135,7 +136,10 @@ class Program:
 def step(p: Program) -> None:
     """One more thing that can happen now."""
     r = p.random
-    actor, line, barrier = int(r.integers(ACTORS)), int(r.integers(LINES)), int(r.integers(BARRIERS))
+    if r.random() < 0.4:  # else go on with the same
+        p.focus = int(r.integers(ACTORS)), int(r.integers(LINES))
+    actor, line = p.focus
+    barrier = int(r.integers(BARRIERS))
     block = actor // WARPS
     other, mine, both = 1 - block, range(block, block + 1), range(BLOCKS)
     match r.choice(["read", "write", "fence", "sync", "cluster", "arrive", "remote", "wait", "load", "both", "store",
