@@ -40,6 +40,7 @@ from tilewright.ladder import Rung
 from tilewright.plan import Plan
 from tilewright.plan_simt import SimtPlan
 from tilewright.problem import Problem
+from tilewright.ptxas import CompileReport
 from tilewright.report.diff import body, rung_diff
 from tilewright.report.table import number
 from tilewright.results import Record
@@ -68,7 +69,7 @@ def counted(rung: Rung, plan: Plan) -> Counts:
 
 
 @cache
-def report(rung: Rung, plan: Plan) -> nvrtc.CompileReport:
+def report(rung: Rung, plan: Plan) -> CompileReport:
     """What the pinned NVRTC says of a plan; another one counts registers differently."""
     pinned = re.search(r"nvidia-cuda-nvrtc==(\d+)\.(\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
     if pinned is None or nvrtc.nvrtc_version() != (int(pinned[1]), int(pinned[2])):

@@ -32,7 +32,7 @@ def emulated(name: str) -> tuple[Counts, list[float]]:
     problem, pair = operands_of(plan.dtype)
     operands = make_operands(backend, problem, *pair)
     source = rung.source(plan, "host")
-    counts = trace(backend, source, plan.grid(problem), plan.block, arguments(operands), plan.shared_bytes)
+    counts = trace(backend, source, plan.grid(problem), plan.block, arguments(plan, operands), plan.shared_bytes)
     return counts, sampled(backend.download(operands.c))
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import roofline
+from tilewright.derive_tensor import derived_tensor
 from tilewright.gpu import GpuSpec
 from tilewright.plan import Plan
 from tilewright.plan_simt import SimtPlan
+from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
 
 
 def derived(plan: Plan, gpu: GpuSpec) -> dict[str, Any]:
     """FLOP per byte requested from global memory, shared bytes a MAC, and the bottleneck in words on ``gpu``.
 
-    ``formula`` is the arithmetic as text.
+    ``formula`` is the arithmetic as text. A tensor-core plan has more: see ``derive_tensor``.
     """
-    return _simt(plan, gpu) if isinstance(plan, SimtPlan) else _tensor(plan, gpu)
+    if isinstance(plan, TensorPlan):
+        return derived_tensor(plan, gpu)
+    assert isinstance(plan, SimtPlan)
+    return _simt(plan, gpu)
 
 
 def _simt(plan: SimtPlan, gpu: GpuSpec) -> dict[str, Any]:
@@ -34,17 +39,6 @@ def _simt(plan: SimtPlan, gpu: GpuSpec) -> dict[str, Any]:
             intensity.value, None if shared is None else shared.value, itemsize, gpu, load_bytes=wide
         ),
         "formula": "; ".join(str(part) for part in (intensity, shared) if part is not None),
-    }
-
-
-def _tensor(plan: Plan, gpu: GpuSpec) -> dict[str, Any]:
-    intensity = roofline.tile_intensity(plan.bm, plan.bn, plan.dtype.itemsize)
-    limit = roofline.bound(gpu, roofline.roof_of(plan.dtype, tensor_cores=True), intensity=intensity.value)
-    return {
-        "flop_per_byte": intensity.value,
-        "shared_load_bytes_per_mac": None,
-        "bottleneck": limit.limited_by,
-        "formula": f"{intensity}; {limit.formula}",
     }
 
 

@@ -69,6 +69,11 @@ class Plan(ABC):
         return 1
 
     @property
+    def dependent(self) -> bool:
+        """Whether a launch may start before the kernel ahead of it has ended."""
+        return False
+
+    @property
     def tensor_boxes(self) -> tuple[TensorBox, ...]:
         """The operands that the kernel takes as tensor maps, in the order of its arguments."""
         return ()

@@ -51,6 +51,7 @@ def _kinds(rung: Rung) -> Iterator[TensorPlan]:
         teams = [dict(zip(names, team, strict=True)) for team in _TEAMS if number == LAST or not team[1]]
     clusters = _CLUSTERS if number >= CLUSTERS else _CLUSTERS[:1]
     halves = (False, True) if number == LAST else (False,)
+    stages = 3 if number == FIRST + 1 else 2
     layouts = tuple(product(("row", "column"), repeat=2))
     for dtype, (a, b), (bm, bn), team, (cm, cn), half in product(rung.dtypes, layouts, _TILES, teams, clusters, halves):
         rest: dict[str, Any] = {"cluster_m": cm, "cluster_n": cn, "half_tail": half, **team}
@@ -59,7 +60,7 @@ def _kinds(rung: Rung) -> Iterator[TensorPlan]:
         if number == LAST:
             rest |= {"epilogue_columns": 16, "epilogue_slabs": 1}
         try:
-            yield TensorPlan(number, dtype, bm, bn, 64, a_layout=a, b_layout=b, stages=2, **rest)
+            yield TensorPlan(number, dtype, bm, bn, 64, a_layout=a, b_layout=b, stages=stages, **rest)
         except UsageError:
             continue
 

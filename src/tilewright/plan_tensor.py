@@ -103,6 +103,11 @@ class TensorPlan(Plan):
         return self.cluster_m * self.cluster_n
 
     @property
+    def dependent(self) -> bool:
+        """Whether a launch may start before the kernel ahead of it has ended."""
+        return self.dependent_launch
+
+    @property
     def tile_bytes(self) -> int:
         """Bytes of A and B in one stage."""
         return (self.bm + self.bn) * self.bk * self.dtype.itemsize
@@ -161,7 +166,8 @@ class TensorPlan(Plan):
             raise UsageError(
                 f"{problem} needs {down * across} blocks of {self.bm}x{self.bn}; a grid has at most {LARGEST_GRID}"
             )
-        return (min(self.blocks // self.cluster, down * across) * self.cluster, 1, 1)
+        most = down * across * (2 if self.half_tail else 1)  # each tile of an only wave may be cut in two
+        return (min(self.blocks // self.cluster, most) * self.cluster, 1, 1)
 
     def interior_block(self, problem: Problem) -> int:
         """A block about the middle of C; of a persistent grid, where each has tiles all over C, the middle block."""
@@ -216,8 +222,10 @@ def _complaints(plan: TensorPlan) -> Iterator[str]:
             yield f"{each.name} is {getattr(plan, each.name)}; rungs {_SINCE[each.name]} and up have it"
     if plan.bk != SWIZZLE_ROW:
         yield f"bk is {plan.bk}; it must be {SWIZZLE_ROW}, a 128-byte row of 16-bit elements"
-    if plan.stages < 2:
-        yield f"stages is {plan.stages}; one is read while another is filled, so that 2 are the least"
+    least = 3 if plan.rung == FIRST + 1 else 2
+    if plan.stages < least:
+        also = ", a third by the wgmmas still in flight" if least == 3 else ""
+        yield f"stages is {plan.stages}; one is read while another is filled{also}: {least} are the least"
     yield from _about_the_tile(plan)
     if plan.rung >= PERSISTENT:
         yield from _about_the_grid(plan)
@@ -246,6 +254,9 @@ def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
         step_m, step_n, unit = 64 * groups, 16, f"{groups} warpgroups of 64 rows, and 16 columns"
     if bm < 1 or bn < 1 or bm % step_m or bn % step_n:
         yield f"the tile is {bm}x{bn}; it must be a multiple of {step_m}x{step_n} ({unit})"
+    at_once = plan.threads // 8  # threads copy 16 bytes each, 8 of them a line of 128
+    if plan.rung < TMA and (bm % at_once or bn % at_once):
+        yield f"the tile is {bm}x{bn}; {plan.threads} threads copy {at_once} lines of A or B at a time"
     if plan.rung != FIRST and bn > 256:
         yield f"bn is {bn}; one wgmma has at most 256 columns"
     if plan.a_layout == "column" and bm % SWIZZLE_ROW:

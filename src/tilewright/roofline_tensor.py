@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from tilewright.errors import UsageError
 from tilewright.gpu import GpuSpec
 from tilewright.problem import Problem
-from tilewright.roofline import Derived, figure, number, peak_tflops, positive, shared_load_bytes_per_mac, tile_intensity
+from tilewright.roofline import (
+    Derived,
+    figure,
+    number,
+    peak_tflops,
+    positive,
+    shared_load_bytes_per_mac,
+    tile_intensity,
+)
 
 WARPGROUP_ROWS = 64  # PTX ISA, "Asynchronous warpgroup level matrix instructions": M of every wgmma
 INSTRUCTION_K = 16  # and K for 16-bit types, as of mma.sync.m16n8k16
@@ -116,10 +124,10 @@ def port_demand(bytes_per_mac: float, gpu: GpuSpec, *, share: float = 1.0) -> De
     return figure(bytes_per_mac * rate, "B/clk/SM", f"{number(bytes_per_mac)} B/MAC x {number(rate)} MAC/clk/SM")
 
 
-def bytes_in_flight(stages: int, stage_bytes: int) -> Derived:
-    """The most bytes under way while one of ``stages`` is multiplied."""
-    positive(stages=stages, stage_bytes=stage_bytes)
-    return figure((stages - 1) * stage_bytes, "B", f"({stages} - 1) stages x {number(stage_bytes)} B")
+def bytes_in_flight(stages: int, stage_bytes: int, *, held: int = 1) -> Derived:
+    """The most bytes under way while ``held`` of ``stages`` are being multiplied."""
+    positive(stages=stages, stage_bytes=stage_bytes, held=held)
+    return figure((stages - held) * stage_bytes, "B", f"({stages} - {held}) stages x {number(stage_bytes)} B")
 
 
 # ---- over the SMs

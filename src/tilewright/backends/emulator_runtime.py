@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.backends import emulator_tensor_map
+from tilewright.backends.arguments import Arguments
 from tilewright.backends.base import Dim3, Matrix, TensorMap
 from tilewright.errors import EmulatorFault, UsageError
 
@@ -25,7 +26,6 @@ POLICIES: tuple[Policy, ...] = ("eager", "lazy", "random")  # in the order of As
 MAX_THREADS_PER_BLOCK = 1024  # as in runtime.hpp
 MAX_SHARED_BYTES = 227 << 10
 MAX_CLUSTER = 8
-_SLOT = 64  # tensor maps are copied with aligned vector moves
 
 
 class Buffer(ctypes.Structure):
@@ -122,50 +122,14 @@ class GuardedMemory:
         return np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.address))
 
 
-class Arguments:
-    """A kernel's arguments as ``cuLaunchKernel`` takes them: an array of pointers to values.
-
-    NumPy scalars are packed by their type, matrices as pointers, tensor maps by value, ``bytes`` as they are. Raises
-    ``UsageError`` for anything else (a Python ``int`` has no size) and for a tensor map that TMA cannot have.
-    """
-
-    def __init__(self, args: Sequence[Any]) -> None:
-        values = [self._pack(number, arg) for number, arg in enumerate(args)]
-        sizes = [_round_up(len(v)) for v in values]
-        table = _round_up(8 * len(values))
-        self.nbytes = table + sum(sizes)
-        self._storage = (ctypes.c_uint8 * (self.nbytes + _SLOT))()
-        self.address = _round_up(ctypes.addressof(self._storage))
-        at = self.address + table
-        for number, (value, size) in enumerate(zip(values, sizes, strict=True)):
-            ctypes.memmove(at, value, len(value))
-            ctypes.c_uint64.from_address(self.address + 8 * number).value = at
-            at += size
-
-    @staticmethod
-    def _pack(number: int, arg: Any) -> bytes:
-        if isinstance(arg, Matrix):
-            return arg.pointer.to_bytes(8, "little")
-        if isinstance(arg, np.generic):
-            return arg.tobytes()
-        if isinstance(arg, TensorMap):
-            return emulator_tensor_map.pack(arg)
-        if isinstance(arg, bytes):
-            return arg
-        raise UsageError(
-            f"kernel argument {number} is {arg!r}; NumPy scalars, matrices, tensor maps and bytes can be passed"
-        )
-
-
-def _round_up(size: int) -> int:
-    return -(-size // _SLOT) * _SLOT
-
-
 def buffers(args: Sequence[Any]) -> list[Buffer]:
-    """The matrices among a kernel's arguments, bare or in tensor maps, in their order."""
-    bare = [arg.matrix if isinstance(arg, TensorMap) else arg for arg in args]
-    matrices = [(m, m.dtype.itemsize) for m in bare if isinstance(m, Matrix)]
-    return [Buffer(m.pointer, m.line * size, m.ld * size, m.lines, size) for m, size in matrices]
+    """The matrices among a kernel's arguments, those behind tensor maps too, in their order."""
+    matrices = [arg.matrix if isinstance(arg, TensorMap) else arg for arg in args]
+    return [
+        Buffer(m.pointer, m.line * m.dtype.itemsize, m.ld * m.dtype.itemsize, m.lines, m.dtype.itemsize)
+        for m in matrices
+        if isinstance(m, Matrix)
+    ]
 
 
 def launch(
@@ -188,7 +152,7 @@ def launch(
     cluster. Raises ``EmulatorFault``; Ctrl-C ends a launch of the main thread as Python's own handler has it.
     """
     _check_shape(grid, block, shared_bytes, cluster, blocks)
-    packed, matrices = Arguments(args), buffers(args)
+    packed, matrices = Arguments(args, emulator_tensor_map.pack), buffers(args)
     request = _Request(thunk, packed.address, packed.address, packed.nbytes)
     request.observer = observer.encode() if observer else None
     if blocks is not None:

@@ -37,7 +37,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
 
   if (consumer < 0) {
     tw::setmaxnreg_decrease<PRODUCER_REGISTERS>();
-    if (threadIdx.x == 0) {
+    if (warp == 0 && tw::elect_one()) {
       tw::Cursor cursor = {0, 1};
       for (int block = 0; block < k_blocks; ++block, cursor.advance()) {
         const int k0 = tw::k_origin(k) + block * BK;

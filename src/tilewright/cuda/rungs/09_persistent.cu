@@ -37,7 +37,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
 
   if (consumer < 0) {
     tw::setmaxnreg_decrease<PRODUCER_REGISTERS>();
-    if (threadIdx.x == 0) {
+    if (warp == 0 && tw::elect_one()) {
       tw::Cursor cursor = {0, 1};
       for (int item = blockIdx.x; item < order.items; item += gridDim.x) {
         const tw::Tile tile = order(item, 0, 0);

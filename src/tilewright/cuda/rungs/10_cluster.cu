@@ -39,7 +39,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
 
   if (consumer < 0) {
     tw::setmaxnreg_decrease<PRODUCER_REGISTERS>();
-    if (threadIdx.x == 0) {
+    if (warp == 0 && tw::elect_one()) {
       tw::Cursor cursor = {0, 1};
       for (int item = blockIdx.x / CLUSTER; item < order.items; item += gridDim.x / CLUSTER) {
         const tw::Tile tile = order(item, share.rank_m, share.rank_n);

@@ -24,7 +24,8 @@ template <class T, bool K_MAJOR, int ROWS, int K> struct OperandTile {
   // dimension offset in 16-29 (between slabs; K-major: not used), stride offset in 32-45 (between groups of 8 lines),
   // 128-byte swizzle in 62-63. Only the low word depends on the place: `low` of the tile and `step` from there.
   __device__ __forceinline__ u32 low() const {
-    return shared_address(elements) >> 4 | (K_MAJOR ? 1 : K * LINE >> 4) << 16;
+    // In a cluster the bits of an address above these tell its block: they would end up in the leading dimension offset.
+    return (shared_address(elements) & 0x3FFFF) >> 4 | (K_MAJOR ? 1 : K * LINE >> 4) << 16;
   }
   static __device__ __forceinline__ u64 descriptor(u32 low) {
     return u64(1u << 30 | 8 * LINE >> 4) << 32 | low;

@@ -167,7 +167,6 @@ TW_API void tw_launch(const tw::LaunchRequest* request, tw::LaunchResult* result
   tw_grid_dim = {request->grid[0], request->grid[1], request->grid[2]};
   register_buffers(request->buffers, request->buffer_count);
   async_begin_launch(AsyncPolicy(request->policy), request->seed);
-  wgmma_begin_launch(AsyncPolicy(request->policy));
   g_observer = find_observer(request->observer);
 
   if (request->observer && !g_observer) {

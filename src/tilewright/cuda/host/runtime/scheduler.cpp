@@ -19,6 +19,7 @@ Counts g_counts;
 namespace {
 void* g_runner;  // the context that called run_cluster
 void* g_left_behind;
+bool g_polls_next;
 
 Fiber* take(Warp& warp, u32 candidates) {
   const u32 lane = u32(__builtin_ctz(candidates));
@@ -36,12 +37,11 @@ Fiber* take(Warp& warp, u32 candidates) {
   return nullptr;
 }
 
-// When nobody is ready: what was put off until now. Polls time out before a load lands, so that a kernel sees both
-// answers.
+// When nobody is ready: what was put off until now. Polls time out and loads land in turns, so that a kernel that polls
+// sees both answers.
 bool do_late_work() {
-  static bool timed_out;
-  timed_out = !timed_out;
-  return timed_out ? time_out_polls() || land_late() : land_late() || time_out_polls();
+  g_polls_next = !g_polls_next;
+  return g_polls_next ? land_late() || time_out_polls() : time_out_polls() || land_late();
 }
 
 [[gnu::noinline]] Fiber* when_all_wait(u32 index) {
@@ -114,6 +114,7 @@ void fiber_main() {
 }
 
 void run_cluster() {
+  g_polls_next = true;
   Warp& first = g_cluster.warps[0];
   tw_current = take(first, 1);
   tw_context_switch(&g_runner, current_fiber()->stack_pointer);

@@ -11,8 +11,6 @@
 #include "warpgroup.hpp"
 
 namespace tw {
-bool g_wgmma_at_random;
-
 namespace {
 enum : u32 {
   kMaxWidth = 256,
@@ -127,7 +125,7 @@ void execute_next(const Warp& warp, Queue& queue) {
   const Instruction& next = queue.instructions[queue.executed++];
   execute(warp, next);
   // At random, what is done shows; at the latest it does once the instruction was waited for.
-  if (--next.accumulator->to_execute == 0 && g_wgmma_at_random) unpark(warp, *next.accumulator);
+  if (--next.accumulator->to_execute == 0 && g_policy == AsyncPolicy::kRandom) unpark(warp, *next.accumulator);
 }
 
 // The slot of an accumulator, which may be in flight.
@@ -254,10 +252,6 @@ void together(const char* instruction, void* operand, void (*work)(Warp&)) {
   meet(instruction, operand, work);
 }
 }  // namespace
-
-void wgmma_begin_launch(AsyncPolicy policy) {
-  g_wgmma_at_random = policy == AsyncPolicy::kRandom;
-}
 
 void wgmma_begin_block(const Block& block) {
   for (u32 w = 0; w < block.warps; ++w) {
