@@ -9,6 +9,7 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.options import (
+    ROW_ROW,
     BackendOption,
     DTypeOption,
     Json,
@@ -37,7 +38,7 @@ def climb(
     k: K = None,
     dtype: DTypeOption = None,
     rungs: Rungs = None,
-    layout: LayoutOption = ("row", "row"),
+    layout: LayoutOption = ROW_ROW,
     backend: BackendOption = None,
     seed: Seed = 0,
     record: Annotated[
@@ -68,8 +69,8 @@ def climb(
             shape=shape,
             dtype=dtype,
             rungs=rungs,
-            a_layout=layout[0],
-            b_layout=layout[1],
+            a_layout=layout.a,
+            b_layout=layout.b,
             backend=backend,
             seed=seed,
             progress=report,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 
@@ -27,16 +27,26 @@ def whole(value: str | int) -> int:
     return int(text)
 
 
-def layouts(value: str | tuple[Layout, Layout]) -> tuple[Layout, Layout]:
-    """The layouts of A and of B from ``rc`` or ``row-column``; typer passes defaults through here too."""
-    if isinstance(value, tuple):
+class Layouts(NamedTuple):
+    """Of A and of B."""
+
+    a: Layout
+    b: Layout
+
+
+ROW_ROW = Layouts("row", "row")
+
+
+def layouts(value: str | Layouts) -> Layouts:
+    """The layouts that ``rc`` or ``row-column`` names; typer passes defaults through here too."""
+    if isinstance(value, Layouts):
         return value
     words = {"r": "row", "row": "row", "c": "column", "col": "column", "column": "column"}
     parts = list(value) if len(value) == 2 else re.split(r"[-,/]", value)
     found = [words.get(part.strip().lower()) for part in parts]
     if len(found) != 2 or None in found:
         raise typer.BadParameter(f"{value!r} is not one of rr, rc, cr, cc, or such as row-column.")
-    return cast("tuple[Layout, Layout]", tuple(found))
+    return Layouts(*cast("list[Layout]", found))
 
 
 def whole_option(*names: str, help: str) -> Any:
@@ -53,12 +63,13 @@ DTypeOption = Annotated[
 ]
 Rungs = Annotated[str | None, typer.Option("--rungs", "--rung", help="Such as 0-4, 2 or 0,2,4; all when left out.")]
 LayoutOption = Annotated[
-    tuple[Layout, Layout],
+    Layouts,
     typer.Option(
         "--layout",
         parser=layouts,
         metavar="rr|rc|cr|cc",
-        help="Of A and of B: row- or column-major; rungs 5 and up read other layouts than row-row.",
+        show_default=False,
+        help="Row- or column-major A and B; rr when left out, which every rung reads; the others from rung 5 on.",
     ),
 ]
 BackendOption = Annotated[

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from tilewright.cli import output
-from tilewright.cli.options import DTypeName, Json, LayoutOption, whole, whole_option
+from tilewright.cli.options import ROW_ROW, DTypeName, Json, LayoutOption, whole, whole_option
 
 RungNumber = Annotated[
     int, typer.Argument(parser=whole, metavar="RUNG", help="Number of the rung.", show_default=False)
@@ -24,7 +24,7 @@ def source(
     target: Annotated[
         Literal["gpu", "host"], typer.Option(help="What the compiler of a GPU or of the emulator is given.")
     ] = "gpu",
-    layout: LayoutOption = ("row", "row"),
+    layout: LayoutOption = ROW_ROW,
     aligned: Annotated[
         bool, typer.Option("--aligned/--unaligned", help="For rows that start on 16-byte boundaries, or anywhere.")
     ] = True,
@@ -35,7 +35,7 @@ def source(
 
     chosen = ladder.rung(rung)
     kind = dtypes.dtype(dtype) if dtype is not None else chosen.dtypes[0]
-    plan = chosen.plan(kind, aligned=aligned, a_layout=layout[0], b_layout=layout[1])
+    plan = chosen.plan(kind, aligned=aligned, a_layout=layout.a, b_layout=layout.b)
     text = chosen.source(plan, target).text
     output.print_plain(re.sub(r"^#line .*\n", "", text, flags=re.MULTILINE) if plain else text)
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tilewright.cli import output
 from tilewright.cli.options import (
+    ROW_ROW,
     BackendOption,
     DTypeOption,
     Json,
@@ -53,7 +54,7 @@ def verify(
     ] = None,
     dtype: DTypeOption = None,
     rungs: Rungs = None,
-    layout: LayoutOption = ("row", "row"),
+    layout: LayoutOption = ROW_ROW,
     backend: BackendOption = None,
     fill: Annotated[
         Literal["normal", "integers", "positive", "probe"],

@@ -59,15 +59,22 @@ tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64
     if (stage * BK < k) fetch(stage * BK);
     tw::cp_async_commit();
   }
-  for (int k0 = 0, stage = 0; k0 < k; k0 += BK, stage = stage + 1 == STAGES ? 0 : stage + 1) {
-    tw::cp_async_wait<STAGES - 2>();
-    __syncthreads();  // this stage is here, and nobody reads the one that is fetched now
-    load(stage, 0);
-    if (k0 + (STAGES - 1) * BK < k) fetch(k0 + (STAGES - 1) * BK);
+  tw::cp_async_wait<STAGES - 2>();
+  __syncthreads();
+  load(0, 0);
+  for (int k0 = 0, stage = 0; k0 < k; k0 += BK) {
+    if (k0 + (STAGES - 1) * BK < k) fetch(k0 + (STAGES - 1) * BK);  // into the stage before, which all have read
     tw::cp_async_commit();
 #pragma unroll
     for (int kk = 0; kk < BK; kk += 16) {
-      if (kk + 16 < BK) load(stage, kk + 16);
+      if (kk + 16 < BK) {
+        load(stage, kk + 16);
+      } else {  // the next stage's first fragments arrive under this one's last multiplications
+        tw::cp_async_wait<STAGES - 2>();
+        __syncthreads();
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        load(stage, 0);
+      }
 #pragma unroll
       for (int i = 0; i < WM / 16; ++i)
 #pragma unroll
