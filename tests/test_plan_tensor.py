@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tilewright.dtypes import BF16, FP16, FP32
 from tilewright.errors import UsageError
-from tilewright.ladder import Rung
 from tilewright.plan import TensorBox
-from tilewright.plan_space import legal_plans, sample_plans
-from tilewright.plan_tensor import SHARED_LIMIT, TensorPlan
+from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
 
 WARPGROUPS: dict[str, Any] = {"bm": 128, "bn": 256, "bk": 64, "consumers": 2}
 SPLIT: dict[str, Any] = {**WARPGROUPS, "producer_registers": 40, "consumer_registers": 232}
+WIDE = {"bm": 256, "bn": 192, "stages": 3, "producer_registers": 24, "consumer_registers": 240}
 MAIN = TensorPlan(
     11, BF16, **SPLIT, blocks=132, group=8, cluster_m=2, epilogue_columns=64, epilogue_slabs=2, b_layout="column"
 )  # fmt: skip
@@ -32,11 +29,6 @@ PLANS = {
     10: TensorPlan(10, BF16, **SPLIT, blocks=132, cluster_m=2),
     11: MAIN,
 }
-
-
-def a_rung(number: int) -> Rung:
-    """A rung whose kernel is not looked at."""
-    return Rung(number, "name", "title", "idea", Path("kernel.cu"))
 
 
 HEADER = """\
@@ -113,11 +105,24 @@ def test_shared_bytes_by_hand() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("changes", "loads"),
+    [
+        ({}, 2),
+        ({"b_layout": "row"}, 5),
+        ({"a_layout": "column"}, 3),
+        ({"bm": 256, "bn": 128, "half_tail": True}, 3),
+        ({"bm": 256, "bn": 128, "half_tail": True, "a_layout": "column", "b_layout": "row"}, 6),
+    ],
+)
+def test_loads_of_a_stage(changes: dict[str, Any], loads: int) -> None:
+    assert MAIN.with_(**changes).loads == loads
+
+
 def test_accumulators_of_a_thread() -> None:
     assert [plan.accumulators for plan in PLANS.values()] == [128] * 7
     assert MAIN.with_(pingpong=True, bm=64).accumulators == 128
-    wide = MAIN.with_(bm=256, bn=192, stages=3, producer_registers=24, consumer_registers=240)
-    assert wide.accumulators == 192
+    assert MAIN.with_(**WIDE).accumulators == 192
 
 
 # ---- tensor maps -----------------------------------------------------------------------------------------------------
@@ -194,6 +199,8 @@ def test_blocks_of_a_persistent_grid() -> None:
         (6, {"bk": 32}, "bk is 32; it must be 64, a 128-byte row of 16-bit elements"),
         (7, {"stages": 1}, "stages is 1; one is read while another is filled: 2 are the least"),
         (6, {"stages": 2}, "stages is 2; one is read .* a third by the wgmmas still in flight: 3 are the least"),
+        (5, {"warps_m": 1, "warps_n": 1}, "32 threads copy 4 lines of A or B at a time; it must be 8, 16, 32 or 64"),
+        (6, {"bm": 192, "bn": 192, "consumers": 3}, "384 threads copy 48 lines of A or B at a time; it must be 8, 16,"),
         (6, {"bn": 176}, "the tile is 128x176; 256 threads copy 32 lines of A or B at a time"),
         (5, {"consumers": 2}, "rung 5: consumers is 2; rungs 6 and up have it"),
         (9, {"cluster_m": 2}, "rung 9: cluster_m is 2; rungs 10 and up have it"),
@@ -230,6 +237,8 @@ def test_blocks_of_a_persistent_grid() -> None:
          "bn is 256, whose wgmma needs 154 registers at entry; 512 threads leave 128"),
         (8, {"bm": 256}, "a tile of 256x256 takes 256 accumulators and about 48 other registers; a consumer thread"),
         (5, {"bm": 256}, "takes 256 accumulators and about 48 other registers; a thread of the block has 248"),
+        (11, {**WIDE, "a_layout": "column", "b_layout": "row"}, "is 24; a stage of 7 TMA loads needs 32"),
+        (11, {**WIDE, "a_layout": "column", "half_tail": True}, "a stage of 5 TMA loads and half tiles of .* needs 32"),
         (11, {"stages": 5}, "shared memory is 278608 bytes with 5 stages; a block has 232448"),
         (7, {"bm": 384, "bn": 64, "consumers": 3}, "a TMA box of A has 384 lines; at most 256 are possible"),
     ],
@@ -237,38 +246,3 @@ def test_blocks_of_a_persistent_grid() -> None:
 def test_what_no_kernel_has(number: int, changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         dataclasses.replace(PLANS[number], **changes)
-
-
-# ---- the space of plans ----------------------------------------------------------------------------------------------
-
-
-def values_of(plans: Sequence[TensorPlan], name: str) -> set[Any]:
-    return {getattr(plan, name) for plan in plans}
-
-
-@pytest.mark.parametrize("number", range(5, 12))
-def test_the_space_has_every_kind(number: int) -> None:
-    plans = legal_plans(a_rung(number))
-    assert all(plan.shared_bytes <= SHARED_LIMIT and plan.rung == number for plan in plans)
-    assert len({(p.header(), p.blocks) for p in plans}) == len(plans)
-    pairs = {(p.dtype, p.a_layout, p.b_layout) for p in plans}
-    assert len(pairs) == 8
-    assert values_of(plans, "stages") >= {3, 4, 5, 6}
-    if number < 11:
-        assert values_of(plans, "aligned") == {True, False}
-    if number >= 10:
-        assert {(p.cluster_m, p.cluster_n) for p in plans} == {(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)}
-    if number == 11:
-        for name in ("pingpong", "half_tail", "alternate_k", "along_n", "store_evict_first", "dependent_launch"):
-            assert values_of(plans, name) == {True, False}
-        assert values_of(plans, "epilogue_columns") == {16, 32, 64}
-        assert values_of(plans, "epilogue_slabs") == {1, 2, 3, 4}
-        assert values_of(plans, "consumers") == {1, 2, 3}
-
-
-def test_a_sample_is_the_same_for_the_same_seed_and_no_other() -> None:
-    rung = a_rung(11)
-    first, again, other = sample_plans(rung, 20, 1), sample_plans(rung, 20, 1), sample_plans(rung, 20, 2)
-    assert first == again != other
-    assert len({plan.header() for plan in first}) == 20
-    assert len(sample_plans(a_rung(7), 10**6)) == len(legal_plans(a_rung(7)))

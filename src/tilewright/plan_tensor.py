@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import get_args
 
 from tilewright.dtypes import BF16, FP16
@@ -23,6 +23,9 @@ LARGEST_CLUSTER = 8  # what every GPU of the architecture can place
 SPARE_REGISTERS = 48
 # And those that ptxas must find at the kernel's entry for an instruction with N / 2 accumulators (its error C7602).
 ENTRY_REGISTERS = 26
+# A loading thread with fewer than 32 registers has them for 6 TMA loads a stage, all of them unconditional where A is
+# column-major: with more, ptxas spills inside its loop.
+LEAN_REGISTERS, LEAN_LOADS = 32, 6
 
 # The rung that brings each idea in, and so the first whose plans may differ from the default of the field.
 _SINCE = {
@@ -118,6 +121,12 @@ class TensorPlan(Plan):
         slab = 64 * self.epilogue_columns * self.dtype.itemsize
         barriers = 16 * self.stages if self.rung >= TMA else 0
         return self.stages * self.tile_bytes + self.consumers * self.epilogue_slabs * slab + barriers
+
+    @property
+    def loads(self) -> int:
+        """TMA loads that a block issues for a stage: one for a K-major tile or each half of it, else one a slab."""
+        of_a = (2 if self.half_tail else 1) if self.a_layout == "row" else self.bm // SWIZZLE_ROW
+        return of_a + (1 if self.b_layout == "column" else self.bn // SWIZZLE_ROW)
 
     @property
     def accumulators(self) -> int:
@@ -217,9 +226,9 @@ def _complaints(plan: TensorPlan) -> Iterator[str]:
     for name in ("a_layout", "b_layout"):
         if getattr(plan, name) not in get_args(Layout):
             yield f"{name} is {getattr(plan, name)!r}; {' and '.join(get_args(Layout))} are possible"
-    for each in fields(plan):
-        if each.name in _SINCE and plan.rung < _SINCE[each.name] and getattr(plan, each.name) != each.default:
-            yield f"{each.name} is {getattr(plan, each.name)}; rungs {_SINCE[each.name]} and up have it"
+    for name, since in _SINCE.items():
+        if plan.rung < since and getattr(plan, name) != getattr(TensorPlan, name):  # a class has its fields' defaults
+            yield f"{name} is {getattr(plan, name)}; rungs {since} and up have it"
     if plan.bk != SWIZZLE_ROW:
         yield f"bk is {plan.bk}; it must be {SWIZZLE_ROW}, a 128-byte row of 16-bit elements"
     least = 3 if plan.rung == FIRST + 1 else 2
@@ -255,7 +264,12 @@ def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
     if bm < 1 or bn < 1 or bm % step_m or bn % step_n:
         yield f"the tile is {bm}x{bn}; it must be a multiple of {step_m}x{step_n} ({unit})"
     at_once = plan.threads // 8  # threads copy 16 bytes each, 8 of them a line of 128
-    if plan.rung < TMA and (bm % at_once or bn % at_once):
+    if plan.rung < TMA and at_once not in (8, 16, 32, 64):
+        yield (
+            f"{plan.threads} threads copy {at_once} lines of A or B at a time; it must be 8, 16, 32 or 64: whole "
+            f"periods of the swizzle, and a part of the {SWIZZLE_ROW} lines of a slab"
+        )
+    elif plan.rung < TMA and (bm % at_once or bn % at_once):
         yield f"the tile is {bm}x{bn}; {plan.threads} threads copy {at_once} lines of A or B at a time"
     if plan.rung != FIRST and bn > 256:
         yield f"bn is {bn}; one wgmma has at most 256 columns"
@@ -320,6 +334,13 @@ def _about_registers(plan: TensorPlan) -> Iterator[str]:
             yield (
                 f"{producer} + {plan.consumers} x {consumer} registers are {total}; the block starts with "
                 f"{plan.consumers + 1} x {available} = {most}"
+            )
+        cut_slabs = plan.half_tail and plan.a_layout == "column"
+        if producer < LEAN_REGISTERS and (plan.loads > LEAN_LOADS or cut_slabs):
+            halves = " and half tiles of column-major A" if cut_slabs else ""
+            yield (
+                f"producer_registers is {producer}; a stage of {plan.loads} TMA loads{halves} needs {LEAN_REGISTERS} "
+                f"(fewer are enough for {LEAN_LOADS} loads)"
             )
         available, limit = consumer, "a consumer thread"
         if plan.bn // 2 + ENTRY_REGISTERS > plan.entry_registers:
