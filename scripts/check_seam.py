@@ -93,6 +93,7 @@ def _declarations(tokens: Sequence[str], wanted: list[str]) -> Iterator[str]:
         position += 1
         if token == "}" and inside:
             inside.pop()
+            head = []  # a macro used without a semicolon
         elif token == ";":
             if inside == wanted and _is_function(head):
                 yield signature(head)
