@@ -38,6 +38,9 @@ template <int N> __device__ __forceinline__ void widen(float* out, Vec<bf16, N> 
   }
 }
 
+// An address in shared memory as instructions and descriptors take it: 32 bits, in the shared window.
+__device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+
 // The block's dynamic shared memory as one struct. The planner's arithmetic is checked by the compiler.
 template <class T> __device__ __forceinline__ T& shared() {
   static_assert(sizeof(T) == plan::SHARED_BYTES, "plan::SHARED_BYTES is not the size of the shared struct");

@@ -1,0 +1,54 @@
+// A warpgroup's accumulators to C through shared memory: stmatrix, then TMA stores that drain under the next tile.
+#pragma once
+#include <tw/fence.cuh>
+#include <tw/matrix.cuh>
+#include <tw/sync.cuh>
+#include <tw/tma.cuh>
+#include <tw/types.cuh>
+namespace tw {
+// 64 rows of EPILOGUE_COLUMNS columns of C, a line of 128, 64 or 32 bytes each, swizzled as wide.
+struct Slab {
+  plan::T elements[64 * plan::EPILOGUE_COLUMNS];
+  // Index of the 16-byte chunk of a row: its number XORed with the row within 1,024, 512 or 256 bytes.
+  static __device__ __forceinline__ int chunk_at(int row, int chunk) {
+    constexpr int CHUNKS = plan::EPILOGUE_COLUMNS / 8;
+    return (row * CHUNKS + (chunk ^ row / (8 / CHUNKS) % CHUNKS)) * 8;
+  }
+};
+
+// One warpgroup's slabs, used in turn.
+struct SlabRing {
+  Slab slabs[plan::EPILOGUE_SLABS];
+};
+
+// BLOCKS blocks of 64 rows, the first element at (row, col). `next` is the slab to use next, `barrier` a named barrier of
+// this warpgroup's own.
+template <int BLOCKS, int ALL>
+__device__ __forceinline__ void store_slabs(const TensorMap& c_map, SlabRing& ring, int& next, int row, int col,
+                                            const float (&acc)[ALL][plan::BN / 2], int barrier) {
+  constexpr int COLUMNS = plan::EPILOGUE_COLUMNS, ACROSS = plan::BN / COLUMNS;
+  constexpr CacheHint HINT = plan::STORE_EVICT_FIRST ? CacheHint::kEvictFirst : CacheHint::kNone;
+  const int thread = int(threadIdx.x) % 128, lane = thread % 32;
+  // stmatrix.x4 takes rows 0-15 of columns 0-7 from lanes 0-15, of columns 8-15 from the others.
+  const int line = thread / 32 * 16 + lane % 16, upper = lane / 16;
+#pragma unroll
+  for (int s = 0; s < BLOCKS * ACROSS; ++s) {
+    const float* d = acc[s / ACROSS] + s % ACROSS * (COLUMNS / 2);
+    Slab& slab = ring.slabs[next];
+    if (thread == 0) tma_store_wait_read<plan::EPILOGUE_SLABS - 1>();  // the store that last used this slab
+    barrier_sync(barrier, 128);
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 16; ++j)
+      stmatrix_x4(slab.elements + Slab::chunk_at(line, 2 * j + upper), pack<plan::T>(d[8 * j], d[8 * j + 1]),
+                  pack<plan::T>(d[8 * j + 2], d[8 * j + 3]), pack<plan::T>(d[8 * j + 4], d[8 * j + 5]),
+                  pack<plan::T>(d[8 * j + 6], d[8 * j + 7]));
+    fence_proxy_async();
+    barrier_sync(barrier, 128);
+    if (thread == 0) {
+      tma_store_2d<HINT>(c_map, slab.elements, col + s % ACROSS * COLUMNS, row + s / ACROSS * 64);
+      tma_store_commit();
+    }
+    next = next + 1 == plan::EPILOGUE_SLABS ? 0 : next + 1;
+  }
+}
+}  // namespace tw
