@@ -1,22 +1,32 @@
 #!/usr/bin/env python3
-"""Every kernel compiles, for every architecture it is meant for, and keeps what it holds in registers.
+"""Every kernel compiles, for every architecture it is meant for, and its main loop is what it should be.
 
-Each rung, dtype and plan (aligned and not, and the counter-examples) goes through NVRTC, which needs no GPU: sm_90a
-for all, and for the CUDA-core rungs the architectures around it. A table of registers, shared memory and stack is
-printed; a kernel that spills, uses a stack, draws a compiler warning or does not compile is a failure (exit 1).
+Each rung, dtype and plan (all layouts, aligned and not, and the counter-examples) goes through NVRTC for sm_90a, which
+needs no GPU; so do the measured plans of tensor_rows.json, and the default plans of the CUDA-core rungs for the
+architectures around it. A table of registers, shared memory and stack is printed. A kernel that does not compile,
+draws a compiler warning or breaks a rule of sass_lint.py is a failure (exit 1); so is a CUDA-core rung that spills or
+uses a stack anywhere, where a tensor-core rung may outside its main loops.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
+from typing import get_args
+
+import sass_lint
+import tensor_bench
 
 from tilewright import ladder, nvrtc
-from tilewright.dtypes import DTYPES
-from tilewright.errors import TilewrightError
+from tilewright.dtypes import DTYPES, DType
+from tilewright.errors import TilewrightError, UsageError
 from tilewright.plan import Plan
+from tilewright.problem import Layout
+from tilewright.ptxas import CompileReport
 
 HOPPER = "sm_90a"
 OTHERS = ("sm_80", "sm_89", "sm_100", "sm_120")  # CUDA-core rungs use nothing that is Hopper's alone
@@ -33,67 +43,92 @@ class Job:
     arch: str
 
     def __str__(self) -> str:
-        return f"{self.rung.number} {self.rung.name:16} {self.plan.dtype.name} {self.what:10} {self.arch:7}"
+        return f"{self.rung.number} {self.rung.name:16} {self.plan.dtype.name} {self.what:25} {self.arch:7}"
 
 
 def jobs() -> Iterator[Job]:
     """Everything there is to compile."""
     for rung in ladder.rungs().values():
-        arches = (HOPPER, *OTHERS) if rung.number <= LAST_CUDA_CORE_RUNG else (HOPPER,)
         for dtype in rung.dtypes:
-            plans = {"aligned": rung.plan(dtype), "unaligned": rung.plan(dtype, aligned=False)}
-            plans |= {
-                example.name: rung.plan(dtype).with_(**example.changes)
-                for example in rung.counter_examples
-                if dtype in example.dtypes
-            }
-            for what, plan in plans.items():
-                for arch in arches:
-                    yield Job(rung, plan, what, arch)
+            yield from (Job(rung, plan, what, HOPPER) for what, plan in plans(rung, dtype))
+            if rung.number <= LAST_CUDA_CORE_RUNG:
+                yield from (Job(rung, rung.plan(dtype), "aligned", arch) for arch in OTHERS)
+    measured = {
+        row.candidate.plan: row.candidate for row in tensor_bench.read_rows() if row.candidate.rung.number == 11
+    }
+    yield from (
+        Job(chosen.rung, plan, f"of tensor_rows {n}", HOPPER) for n, (plan, chosen) in enumerate(measured.items())
+    )
 
 
-def compiled(job: Job) -> nvrtc.CompileReport | TilewrightError:
-    """The compiler's report, or why there is none."""
+def plans(rung: ladder.Rung, dtype: DType) -> Iterator[tuple[str, Plan]]:
+    """The default plan for all that a caller may bring, and the mistakes it is shown beside, by name."""
+    layouts: tuple[Layout, ...] = get_args(Layout) if rung.any_layout else ("row",)
+    for a, b, aligned in product(layouts, layouts, (True, False)):
+        with suppress(UsageError):  # not every rung takes rows off 16-byte boundaries
+            plan = rung.plan(dtype, aligned=aligned, a_layout=a, b_layout=b)
+            yield (f"{a} x {b} " if rung.any_layout else "") + ("aligned" if aligned else "unaligned"), plan
+    for example in rung.counter_examples:
+        if dtype in example.dtypes:
+            yield example.name, rung.plan(dtype).with_(**example.changes)
+
+
+def compiled(job: Job) -> nvrtc.Compiled | TilewrightError:
+    """The kernel, or why there is none."""
     try:
-        return nvrtc.compile_kernel(job.rung.source(job.plan, "gpu", job.arch)).report
+        return nvrtc.compile_kernel(job.rung.source(job.plan, "gpu", job.arch))
     except TilewrightError as error:
         return error
 
 
-def problems(report: nvrtc.CompileReport | TilewrightError) -> list[str]:
-    """What is wrong with one compiled kernel."""
-    if isinstance(report, TilewrightError):
-        return [str(report)]
+def problems(report: CompileReport, spills_allowed: bool = False) -> list[str]:
+    """What the compiler's report says is wrong with a kernel."""
     if report.registers is None:
         return ["the compiler reported no registers: its log was not understood"]
     found = [f"warning: {line}" for line in report.warnings]
-    if report.spill_bytes:
+    if report.spill_bytes and not spills_allowed:
         found.append(f"{report.spill_bytes} bytes spilled")
-    if report.stack_bytes:
+    if report.stack_bytes and not spills_allowed:
         found.append(f"{report.stack_bytes} bytes of stack")
     return found
 
 
+def lint(made: Mapping[Job, nvrtc.Compiled]) -> dict[Job, list[str]]:
+    """What the disassembly says is wrong with the kernels for Hopper."""
+    hopper = [job for job in made if job.arch == HOPPER]
+    listings = sass_lint.disassemble([made[job].cubin for job in hopper])
+    return {job: sass_lint.problems(code) for job, code in zip(hopper, listings, strict=True)}
+
+
 def main() -> int:
     """Compile everything and print the table; 1 when anything is wrong."""
-    if (reason := nvrtc.unavailable_reason()) is not None:
-        print(reason, file=sys.stderr)
-        return 1
     todo = list(jobs())
-    covered = {job.plan.dtype.name for job in todo}
+    try:
+        sass_lint.disassembler()
+        nvrtc.nvrtc_version()
+        with ThreadPoolExecutor() as pool:
+            results = dict(zip(todo, pool.map(compiled, todo), strict=True))
+        made = {job: kernel for job, kernel in results.items() if isinstance(kernel, nvrtc.Compiled)}
+        found = lint(made)
+    except TilewrightError as error:
+        print(error, file=sys.stderr)
+        return 1
     failed = 0
-    print("rung               dtype plan       arch    registers  shared/block  stack  spilled")
-    with ThreadPoolExecutor() as pool:
-        for job, report in zip(todo, pool.map(compiled, todo), strict=True):
-            found = problems(report)
-            failed += bool(found)
-            if isinstance(report, nvrtc.CompileReport):
-                print(
-                    f"{job} {report.registers!s:>10} {job.plan.shared_bytes:>13} "
-                    f"{report.stack_bytes!s:>6} {report.spill_bytes!s:>8}"
-                )
-            for problem in found:
-                print(f"{job}: {problem}", file=sys.stderr)
+    print(f"{'rung':18} dtype {'plan':24} arch    registers  shared/block  stack  spilled")
+    for job, kernel in results.items():
+        if isinstance(kernel, nvrtc.Compiled):
+            report = kernel.report
+            wrong = problems(report, job.rung.number > LAST_CUDA_CORE_RUNG) + found.get(job, [])
+            print(
+                f"{job} {report.registers!s:>10} {job.plan.shared_bytes:>13} "
+                f"{report.stack_bytes!s:>6} {report.spill_bytes!s:>8}"
+            )
+        else:
+            wrong = [str(kernel)]
+        failed += bool(wrong)
+        for problem in wrong:
+            print(f"{job}: {problem}", file=sys.stderr)
+    covered = {job.plan.dtype.name for job in todo}
     print(f"kernels: {len(todo)} compiled in {', '.join(d for d in DTYPES if d in covered)}, {failed} failed")
     return 1 if failed or not todo else 0
 

@@ -31,14 +31,16 @@ from ladder_records import (
 
 from tilewright import ladder, nvrtc, roofline
 from tilewright.backends.emulator import EmulatorBackend
-from tilewright.backends.emulator_trace import SECTOR_BYTES, Counts, LineCounts, Requests
+from tilewright.backends.emulator_counts import SECTOR_BYTES, Counts, LineCounts, Requests
 from tilewright.count import count
 from tilewright.derive import derived
 from tilewright.dtypes import FP32, DType
 from tilewright.errors import UnavailableError
 from tilewright.ladder import Rung
 from tilewright.plan import Plan
+from tilewright.plan_simt import SimtPlan
 from tilewright.problem import Problem
+from tilewright.ptxas import CompileReport
 from tilewright.report.diff import body, rung_diff
 from tilewright.report.table import number
 from tilewright.results import Record
@@ -67,7 +69,7 @@ def counted(rung: Rung, plan: Plan) -> Counts:
 
 
 @cache
-def report(rung: Rung, plan: Plan) -> nvrtc.CompileReport:
+def report(rung: Rung, plan: Plan) -> CompileReport:
     """What the pinned NVRTC says of a plan; another one counts registers differently."""
     pinned = re.search(r"nvidia-cuda-nvrtc==(\d+)\.(\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
     if pinned is None or nvrtc.nvrtc_version() != (int(pinned[1]), int(pinned[2])):
@@ -154,6 +156,7 @@ def arithmetic_block(rung: Rung, _: Sequence[Record]) -> str:
 
 
 def _formulas(plan: Plan) -> Iterator[tuple[str, str]]:
+    assert isinstance(plan, SimtPlan)
     size, bm, bn, tm, tn = plan.dtype.itemsize, plan.bm, plan.bn, plan.tm or 1, plan.tn or 1
     wide = 16 if plan.tm else size
     if plan.stages == 0:

@@ -18,13 +18,14 @@ from cli_runner import run
 
 from tilewright import backends, climb_timing, ladder, measure, nvrtc, results
 from tilewright import climb as engine
-from tilewright.backends.base import DeviceInfo, Kernel, Matrix
+from tilewright.backends.base import DeviceInfo, Kernel, Matrix, TensorMap
 from tilewright.backends.cuda import CudaBackend
 from tilewright.climb import ClimbResult, Row, climb
 from tilewright.dtypes import DTYPES, DType
 from tilewright.errors import CompileError, LaunchError, UnavailableError
 from tilewright.gpu import GpuSpec, get_gpu
-from tilewright.measure import Launch, Rival, Schedule, rotation
+from tilewright.measure import Launch, Rival, Schedule, Slot, rotation
+from tilewright.problem import Layout
 from tilewright.source import KernelSource
 from tilewright.telemetry import Snapshot
 
@@ -52,14 +53,15 @@ class FakeGpu(CudaBackend):
     def telemetry(self) -> Iterator[Callable[[], Snapshot]]:
         yield lambda: Snapshot(sm_clock_mhz=1980, power_w=650.0)
 
-    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None) -> Matrix:
+    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None, layout: Layout = "row") -> Matrix:
         dtype = next(d for d in DTYPES.values() if d.numpy == array.dtype)
         if self.dead:
             raise LaunchError("the context is gone")
         rows, cols = array.shape
-        return Matrix(0, rows, cols, ld or max(cols, 1), dtype, array.copy())
+        line = cols if layout == "row" else rows
+        return Matrix(0, rows, cols, ld or max(line, 1), dtype, array.copy(), layout)
 
-    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None) -> Matrix:
+    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row") -> Matrix:
         return self.upload(np.full((rows, cols), np.nan, dtype.numpy), ld)
 
     def download(self, matrix: Matrix) -> np.ndarray[Any, Any]:
@@ -74,10 +76,11 @@ class FakeGpu(CudaBackend):
 
     def launch(
         self, kernel: Kernel, grid: Any, block: Any, args: Sequence[Any], shared_bytes: int, *, cluster: int = 1,
-        stream: Any = None,
+        dependent: bool = False, stream: Any = None,
     ) -> None:  # fmt: skip
         assert isinstance(kernel, FakeKernel)
-        a, b, c = (arg.owner for arg in args if isinstance(arg, Matrix))
+        matrices = [arg.matrix if isinstance(arg, TensorMap) else arg for arg in args]
+        a, b, c = (each.owner for each in matrices if isinstance(each, Matrix))
         if isinstance(stream, list):
             if kernel.name == self.failing:
                 raise LaunchError("it went up in smoke\nand more")
@@ -105,13 +108,13 @@ class FakeTimer:
         assert count % len(launches) == 0
         return Prepared(count, launches)
 
-    def slot(self, prepared: Any, warm: int, timed: int, sample: Callable[[], None] | None = None) -> float:
+    def slot(self, prepared: Any, warm: int, timed: int, sample: Callable[[], None] | None = None) -> Slot:
         noted: list[float] = []
         for launch in prepared.in_turn:
             launch(noted)
         if sample is not None:
             sample()
-        return sum(noted) / len(noted)
+        return Slot(sum(noted) / len(noted), 1300.0)
 
 
 @dataclass(frozen=True)

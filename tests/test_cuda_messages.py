@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from tilewright.backends.base import Matrix
+from tilewright.backends.arguments import Arguments
+from tilewright.backends.base import Matrix, TensorMap
 from tilewright.backends.cuda import CudaBackend, gpu_key
-from tilewright.backends.cuda_arguments import (
-    dtype_of,
-    leading_dimension,
-    pack_arguments,
-    row_major_ld,
-    stream_handle,
-)
+from tilewright.backends.cuda_arguments import dtype_of, leading_dimension, lines_of, stream_handle
 from tilewright.backends.cuda_errors import DriverError, call, cuda_unavailable_reason, driver_errors, translate
-from tilewright.dtypes import DTYPES, FP32
+from tilewright.backends.cuda_tensor_map import corrected, line_pitch
+from tilewright.dtypes import BF16, DTYPES, FP32
 from tilewright.errors import LaunchError, TilewrightError, UnavailableError, UsageError
+from tilewright.problem import Layout
 from tilewright.rivals import cublas, vendor_library
 
 
@@ -34,15 +32,82 @@ def test_import_touches_no_driver() -> None:
 
 def test_arguments_keep_their_width_and_matrices_become_addresses() -> None:
     matrix = Matrix(0x7F0000001000, 2, 2, 2, FP32, None)
-    packed = pack_arguments([np.int32(3), matrix, np.int64(5), np.float32(0.5)])
-    assert packed == [3, 0x7F0000001000, 5, 0.5]
-    assert [type(value) for value in packed] == [np.int32, int, np.int64, np.float32]
+    tensor_map = TensorMap(matrix, (2, 2))
+    values = [tensor_map, np.int32(3), matrix, np.int64(5), np.float32(0.5), b"xyz"]
+    packed = Arguments(values, lambda given: bytes(range(128)) if given is tensor_map else b"")
+    pointers = np.frombuffer(ctypes.string_at(packed.address, 8 * len(values)), np.uint64)
+    expected = [bytes(range(128)), b"\3\0\0\0", (0x7F0000001000).to_bytes(8, "little"), b"\5" + bytes(7),
+                np.float32(0.5).tobytes(), b"xyz"]  # fmt: skip
+    found = [ctypes.string_at(int(at), len(value)) for at, value in zip(pointers, expected, strict=True)]
+    assert found == expected
+    assert all(at % 64 == 0 for at in pointers), "a tensor map is read with aligned accesses"
+    assert all(0 <= int(at) - packed.address < packed.nbytes for at in pointers)
 
 
 @pytest.mark.parametrize("value", [3, 0.5, True, None, "x"])
 def test_arguments_without_a_width_are_refused(value: object) -> None:
-    with pytest.raises(UsageError, match="argument 1 is a"):
-        pack_arguments([np.int32(0), value])
+    with pytest.raises(UsageError, match=f"argument 1 is {value!r}; NumPy scalars, matrices, tensor maps and bytes"):
+        Arguments([np.int32(0), value], lambda _: b"")
+
+
+# ---- tensor maps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("span", "driver", "cleared"),
+    [
+        (0, (13, 0), True),
+        ((128 << 10) - 2, (13, 1), True),
+        ((128 << 10) - 2, (12, 8), True),
+        (128 << 10, (13, 0), False),
+        (2, (13, 2), False),
+        (2, None, False),
+    ],
+)
+def test_a_bit_that_faulty_drivers_set_in_small_tensors(
+    span: int, driver: tuple[int, int] | None, cleared: bool
+) -> None:
+    words = np.full(16, 2**64 - 1, np.uint64)
+    found = np.frombuffer(corrected(words.tobytes(), span, driver), np.uint64)
+    if cleared:
+        words[1] ^= np.uint64(1 << 21)
+    np.testing.assert_array_equal(found, words)
+    assert corrected(bytes(128), span, driver) == bytes(128)
+
+
+def matrix_of(rows: int, cols: int, ld: int, layout: Layout = "row", pointer: int = 256) -> Matrix:
+    return Matrix(pointer, rows, cols, ld, BF16, None, layout)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "pitch"),
+    [
+        (matrix_of(4, 8, 8), 16),
+        (matrix_of(4, 5, 24), 48),
+        (matrix_of(5, 4, 24, "column"), 48),
+        (matrix_of(1, 5, 5), 16),  # one line: any pitch does
+        (matrix_of(5, 1, 5, "column"), 16),
+        (matrix_of(1, 9, 9), 32),
+        (matrix_of(0, 8, 8), 16),
+        (matrix_of(4, 0, 8), 16),
+        (matrix_of(0, 0, 1), 16),
+    ],
+)
+def test_the_pitch_of_a_tensor_map(matrix: Matrix, pitch: int) -> None:
+    assert line_pitch(TensorMap(matrix, (64, 64))) == pitch
+
+
+@pytest.mark.parametrize(
+    ("matrix", "words"),
+    [
+        (matrix_of(4, 5, 5), "lines are 10 bytes apart; TMA needs a multiple of 16 below"),
+        (matrix_of(2, 8, 2**39), "lines are 1099511627776 bytes apart"),
+        (matrix_of(4, 8, 8, pointer=8), "the matrix starts at 0x8; TMA needs a multiple of 16"),
+    ],
+)
+def test_matrices_that_tma_cannot_step_over(matrix: Matrix, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        line_pitch(TensorMap(matrix, (64, 64)))
 
 
 class Protocol:
@@ -78,26 +143,29 @@ def test_what_is_no_stream_is_refused(stream: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "strides", "ld"),
+    ("shape", "strides", "layout", "ld"),
     [
-        ((3, 4), None, 4),
-        ((3, 4), (4, 1), 4),
-        ((3, 4), (9, 1), 9),
-        ((1, 4), (16384, 1), 4),
-        ((1, 4), (0, 1), 4),
-        ((4, 1), (1, 7), 1),
-        ((0, 4), (1, 1), 4),
-        ((4, 0), (0, 5), 1),
+        ((3, 4), None, "row", 4),
+        ((3, 4), (4, 1), "row", 4),
+        ((3, 4), (9, 1), "row", 9),
+        ((1, 4), (16384, 1), "row", 4),
+        ((1, 4), (0, 1), "row", 4),
+        ((4, 1), (1, 7), "row", 1),
+        ((0, 4), (1, 1), "row", 4),
+        ((4, 0), (0, 5), "row", 1),
+        ((3, 4), (1, 3), "column", 3),
+        ((3, 4), (1, 8), "column", 8),
+        ((1, 4), (5, 3), "column", 3),
     ],
 )
-def test_row_major_views(shape: tuple[int, int], strides: tuple[int, int] | None, ld: int) -> None:
-    assert row_major_ld(shape, strides) == ld
+def test_views(shape: tuple[int, int], strides: tuple[int, int] | None, layout: str, ld: int) -> None:
+    assert lines_of(shape, strides) == (layout, ld)
 
 
-@pytest.mark.parametrize("strides", [(1, 3), (4, 2), (0, 1), (3, 1), (-4, 1), (4, -1)])
-def test_views_that_are_not_row_major_are_refused(strides: tuple[int, int]) -> None:
+@pytest.mark.parametrize("strides", [(1, 2), (4, 2), (0, 1), (3, 1), (-4, 1), (4, -1), (1, -3), (2, 6), (1, 0)])
+def test_views_without_contiguous_lines_are_refused(strides: tuple[int, int]) -> None:
     with pytest.raises(UsageError, match=r"shape \(3, 4\) has strides"):
-        row_major_ld((3, 4), strides)
+        lines_of((3, 4), strides)
 
 
 def test_dtypes_and_leading_dimensions() -> None:

@@ -8,8 +8,9 @@ from observed import KERNELS, Call, kernel_source
 
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_checks import check_bounds, check_races
+from tilewright.backends.emulator_counts import Counts
 from tilewright.backends.emulator_lines import SourceLine
-from tilewright.backends.emulator_trace import Counts, trace
+from tilewright.backends.emulator_trace import trace
 from tilewright.backends.host_compiler import HostCompiler, available_compilers
 from tilewright.errors import EmulatorFault
 

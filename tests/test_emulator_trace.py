@@ -18,13 +18,15 @@ from observed import Product, kernel_source, product
 
 from tilewright.backends import emulator_lines
 from tilewright.backends.emulator import EmulatorBackend
+from tilewright.backends.emulator_counts import Counts, LineCounts
 from tilewright.backends.emulator_lines import SourceLine
-from tilewright.backends.emulator_trace import Counts, LineCounts, trace
+from tilewright.backends.emulator_trace import trace
 from tilewright.backends.host_compiler import HostCompiler, available_compilers
 from tilewright.dtypes import BF16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.ladder import Rung, rungs
 from tilewright.plan import Plan
+from tilewright.plan_simt import SimtPlan
 from tilewright.problem import Problem
 from tilewright.roofline import naive_intensity, shared_load_bytes_per_mac, tile_intensity
 
@@ -175,6 +177,7 @@ def counted(emulator: EmulatorBackend, rung: Rung, plan: Plan, operands: Product
 def test_counted_is_derived(emulator: EmulatorBackend, number: int, dtype: DType) -> None:
     rung = rungs()[number]
     plan = rung.plan(dtype)
+    assert isinstance(plan, SimtPlan)
     counts = counted(emulator, rung, plan, product(emulator, 256, 256, 128, dtype=dtype))
     size = dtype.itemsize
     tiled = plan.stages > 0
@@ -196,16 +199,26 @@ def test_counted_is_derived(emulator: EmulatorBackend, number: int, dtype: DType
 def test_json_object(emulator: EmulatorBackend) -> None:
     rung = rungs()[2]
     found = counted(emulator, rung, rung.plan(FP32), product(emulator, 128, 128, 64)).to_dict()
+    read, written = 4 * 128 * 64, 4 * 128 * 128
     assert found == {
+        "blocks": 1,
+        "flop": 2 * 128 * 128 * 64,
         "flop_per_byte": 32.0,
         "flop_per_byte_with_c": 2 * 128 * 128 * 64 / (4 * 128 * (64 + 64 + 128)),
         "shared_load_bytes_per_mac": 1.0,
         "excess_wavefronts_per_request": 0.0,
+        "wgmma_shared_bytes": 0,
+        "tma_copies": 0,
+        "tma_bytes": 0,
+        "tma_bytes_saved_by_multicast": 0,
+        "mbarrier_waits": 0,
+        "mbarrier_waits_blocked": 0,
+        "proxy_fences": 0,
         "approximate": False,
         "operands": {
-            "a": {"sectors_per_request": 4.0, "ideal": 4.0},
-            "b": {"sectors_per_request": 4.0, "ideal": 4.0},
-            "c": {"sectors_per_request": 16.0, "ideal": 4.0},
+            "a": {"sectors_per_request": 4.0, "ideal": 4.0, "loaded_bytes": read, "stored_bytes": 0},
+            "b": {"sectors_per_request": 4.0, "ideal": 4.0, "loaded_bytes": read, "stored_bytes": 0},
+            "c": {"sectors_per_request": 16.0, "ideal": 4.0, "loaded_bytes": 0, "stored_bytes": written},
         },
     }
 

@@ -15,7 +15,8 @@ import pytest
 from probe_rungs import SHAPE, cases, operands_of, sampled
 
 from tilewright.backends.emulator import EmulatorBackend
-from tilewright.backends.emulator_trace import Counts, trace
+from tilewright.backends.emulator_counts import Counts
+from tilewright.backends.emulator_trace import trace
 from tilewright.run import arguments, make_operands
 
 FIXTURE = json.loads((Path(__file__).parent / "fixtures" / "rungs_h200.json").read_text())
@@ -31,7 +32,7 @@ def emulated(name: str) -> tuple[Counts, list[float]]:
     problem, pair = operands_of(plan.dtype)
     operands = make_operands(backend, problem, *pair)
     source = rung.source(plan, "host")
-    counts = trace(backend, source, plan.grid(problem), plan.block, arguments(operands), plan.shared_bytes)
+    counts = trace(backend, source, plan.grid(problem), plan.block, arguments(plan, operands), plan.shared_bytes)
     return counts, sampled(backend.download(operands.c))
 
 

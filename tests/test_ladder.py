@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from ladder_cases import CASES, IDS
+from ladder_cases import SIMT_CASES, SIMT_IDS, TENSOR_RUNGS, simt_plan
 
 from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
 from tilewright.ladder import Rung, front_matter, parse_rungs, rung, rungs
+from tilewright.plan_tensor import TensorPlan
+from tilewright.problem import Layout
 from tilewright.source import CUDA_ROOT, ENTRY
 
 NAMES = {0: "naive", 1: "shared tile", 2: "register block", 3: "vectorised", 4: "double-buffered"}
@@ -50,10 +53,10 @@ def test_front_matter_ends_at_the_first_other_line(tmp_path: Path) -> None:
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("each", "dtype"), CASES, ids=IDS)
+@pytest.mark.parametrize(("each", "dtype"), SIMT_CASES, ids=SIMT_IDS)
 @pytest.mark.parametrize("aligned", [True, False])
 def test_default_plans_are_possible(each: Rung, dtype: DType, aligned: bool) -> None:
-    plan = each.plan(dtype, aligned=aligned)
+    plan = simt_plan(each.number, dtype, aligned=aligned)
     assert (plan.rung, plan.dtype, plan.aligned) == (each.number, dtype, aligned)
     assert plan.threads % 32 == 0
     assert plan.threads <= 1024
@@ -67,14 +70,33 @@ def test_default_plans_are_possible(each: Rung, dtype: DType, aligned: bool) -> 
         assert wrong.bm * wrong.bn == plan.bm * plan.bn
 
 
+@pytest.mark.parametrize("layout", get_args(Layout))
+@pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
+@pytest.mark.parametrize("each", TENSOR_RUNGS, ids=lambda each: str(each.number))
+def test_default_plans_on_tensor_cores(each: Rung, dtype: DType, layout: Layout) -> None:
+    plan = each.plan(dtype, a_layout=layout, b_layout="column")
+    assert isinstance(plan, TensorPlan)
+    assert (plan.rung, plan.dtype, plan.a_layout, plan.b_layout) == (each.number, dtype, layout, "column")
+    assert (plan.bm, plan.bn, plan.accumulators) == (128, 256, 128)
+    assert each.dtypes == (BF16, FP16)
+
+
+def test_the_layouts_that_rungs_read() -> None:
+    for number, each in rungs().items():
+        assert each.any_layout == (number >= 5)
+    for layouts, name in (({"a_layout": "column"}, "A"), ({"b_layout": "column"}, "B")):
+        with pytest.raises(UsageError, match=f"^rung 3 reads row-major operands and {name} is column-major; rungs 5"):
+            rung(3).plan(FP32, **layouts)  # type: ignore[arg-type]
+
+
 def test_plans_are_those_of_the_design() -> None:
     tile = rung(1).plan(FP32)
     assert (tile.bm, tile.bn, tile.bk, tile.threads) == (128, 128, 32, 1024)
     for number in (2, 3):
-        block = rung(number).plan(BF16)
+        block = simt_plan(number, BF16)
         assert (block.bm, block.bn, block.tm, block.tn, block.threads) == (128, 128, 8, 8, 256)
     assert rung(2).plan(FP32).to_dict() == {**rung(3).plan(FP32).to_dict(), "rung": 2}, "each shows its idea alone"
-    assert rung(4).plan(FP32).stages == 2
+    assert simt_plan(4, FP32).stages == 2
 
 
 def test_mistakes_are_shown_beside_the_rungs_that_avoid_them() -> None:

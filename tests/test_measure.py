@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +15,20 @@ from tilewright.dtypes import BF16, FP32, DType
 from tilewright.errors import LaunchError, UsageError
 from tilewright.measure import (
     AGAIN,
+    SUSTAINED,
     Launch,
     Rival,
     Schedule,
+    Slot,
     Summary,
+    Timing,
     graph_launches,
     measure,
     replays,
     rotation,
     round_order,
 )
-from tilewright.problem import Problem
+from tilewright.problem import Layout, Problem
 from tilewright.rivals import operand_sets
 from tilewright.source import KernelSource
 from tilewright.telemetry import Snapshot, Telemetry, decode_throttle
@@ -50,7 +54,7 @@ class FakeTimer:
         self.prepared.append(count)
         return FakePrepared(count, "graph", "", launches)
 
-    def slot(self, prepared: FakePrepared, warm: int, timed: int, sample: Callable[[], None] | None = None) -> float:
+    def slot(self, prepared: FakePrepared, warm: int, timed: int, sample: Callable[[], None] | None = None) -> Slot:
         self.slots.append((warm, timed))
         cost: list[float] = []
         for launch in prepared.which:
@@ -58,7 +62,9 @@ class FakeTimer:
         if sample is not None:
             self.heat *= 1.01
             sample()
-        return self.heat * sum(cost) / len(cost)
+        known = len(self.slots) % 2 == 0
+        clock_mhz = 1500 / self.heat if known else None
+        return Slot(self.heat * sum(cost) / len(cost), clock_mhz, "" if known else "not read")
 
 
 def costs(name: str, us: float, sets: int = 3) -> Rival:
@@ -159,7 +165,44 @@ def test_bad_rivals(rivals: list[Rival], baseline: str | None) -> None:
         measure(rivals, FakeTimer(), baseline=baseline)
 
 
-@pytest.mark.parametrize("values", [{"rounds": 0}, {"slot_ms": 0}, {"warm_fraction": 1.0}, {"graph_ms": -1}])
+def test_the_baseline_warms_the_card_up_and_leaves_no_figure() -> None:
+    timer, cold = FakeTimer(), FakeTimer()
+    schedule = dataclasses.replace(QUICK, warm_slots=3)
+    warmed = measure([costs("a", 10), costs("b", 10)], timer, schedule=schedule, baseline="b")
+    measure([costs("a", 10), costs("b", 10)], cold, schedule=QUICK, baseline="b")
+    assert len(timer.slots) == len(cold.slots) + 3
+    assert len(warmed.timings["b"].samples_us) == 8
+    broken = measure([breaks("base", 4), costs("b", 10)], FakeTimer(), schedule=schedule)
+    assert broken.timings["base"].error == "LaunchError: illegal address"
+    assert broken.timings["base"].samples_us == []
+    assert len(broken.timings["b"].samples_us) == 4
+
+
+def test_sustained_reaches_the_power_limit_on_both_sides() -> None:
+    assert SUSTAINED.slot_ms >= 250
+    assert SUSTAINED.warm_fraction == 0.4
+    assert SUSTAINED.rounds >= 5
+    assert SUSTAINED.graph_ms >= 8
+    assert SUSTAINED.warm_slots > 0
+    text = str(SUSTAINED)
+    assert text.startswith(
+        "CUDA graph replays in 250 ms slots after 6 of the baseline, the first 40% untimed, 5 rounds"
+    )
+
+
+def test_clocks_of_the_slots_that_have_one() -> None:
+    timing = measure([costs("base", 10)], FakeTimer(), schedule=QUICK).timings["base"]
+    assert 0 < len(timing.clocks_mhz) < len(timing.samples_us)
+    assert timing.clock_note == "not read"
+    clock = timing.clock_mhz_in_kernel()
+    assert clock is not None
+    assert 1300 < clock < 1500
+    assert Timing("nothing").clock_mhz_in_kernel() is None
+
+
+@pytest.mark.parametrize(
+    "values", [{"warm_slots": -1}, {"rounds": 0}, {"slot_ms": 0}, {"warm_fraction": 1.0}, {"graph_ms": -1}]
+)
 def test_bad_schedules(values: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="not a way to measure"):
         Schedule(**values)
@@ -193,7 +236,7 @@ def test_replays_of_a_slot(replay_us: float) -> None:
     assert warm >= 1
     assert timed >= 1
     if 1 < replay_us < 50e3:
-        assert (warm + timed) * replay_us == pytest.approx(250e3, rel=0.2)
+        assert 250e3 * (1 - 1e-9) <= (warm + timed) * replay_us < 250e3 + replay_us * 1.01
         assert warm / (warm + timed) == pytest.approx(0.4, abs=0.15)
 
 
@@ -227,13 +270,13 @@ class HostBackend:
     def __init__(self) -> None:
         self.kept: dict[int, np.ndarray[Any, Any]] = {}
 
-    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None) -> Matrix:
+    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None, layout: Layout = "row") -> Matrix:
         self.kept[len(self.kept)] = array
         rows, cols = array.shape
         dtype = FP32 if array.dtype == np.float32 else BF16
-        return Matrix(len(self.kept) - 1, rows, cols, ld or cols, dtype, array)
+        return Matrix(len(self.kept) - 1, rows, cols, ld or cols, dtype, array, layout)
 
-    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None) -> Matrix:
+    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row") -> Matrix:
         return self.upload(np.full((rows, cols), np.nan, dtype.numpy), ld)
 
     def device(self) -> DeviceInfo:
@@ -257,6 +300,7 @@ class HostBackend:
         shared_bytes: int,
         *,
         cluster: int = 1,
+        dependent: bool = False,
         stream: Any = None,
     ) -> None:
         raise NotImplementedError
@@ -272,9 +316,9 @@ def test_operand_sets_differ_and_follow_the_problem() -> None:
     assert np.isnan(backend.download(first.c).astype(np.float32)).all()
 
 
-def test_operands_are_row_major() -> None:
-    with pytest.raises(UsageError, match="row-major"):
-        operand_sets(HostBackend(), Problem(1, 1, 1, a_layout="column"), 1)
+def test_operands_have_the_layouts_of_the_problem() -> None:
+    (only,) = operand_sets(HostBackend(), Problem(3, 5, 7, BF16, a_layout="column", ldb=8), 1)
+    assert [(x.layout, x.ld) for x in (only.a, only.b, only.c)] == [("column", 3), ("row", 8), ("row", 5)]
 
 
 def test_telemetry_without_a_gpu_is_empty_and_with_one_is_not() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tilewright import nvrtc
 from tilewright.errors import CompileError, UnavailableError, UsageError
+from tilewright.ptxas import CompileReport, parse_report
 from tilewright.source import KernelSource
 
 pytestmark = pytest.mark.skipif(not nvrtc.available(), reason="cuda-core or NVRTC is not installed")
@@ -54,7 +55,7 @@ def test_compiles_and_reports() -> None:
     assert 8 <= report.registers <= 32
     assert (report.shared_bytes, report.barriers, report.spill_bytes, report.stack_bytes) == (256, 1, 0, 0)
     assert report.seconds > 0
-    assert report == nvrtc.CompileReport.from_dict(report.to_dict())
+    assert report == CompileReport.from_dict(report.to_dict())
 
 
 def test_second_time_needs_no_compiler(cache: Path) -> None:
@@ -248,7 +249,7 @@ ptxas info    : Function properties for _Z6helperf
 
 
 def test_report_of_one_kernel_among_others() -> None:
-    report = nvrtc.parse_report(OLD_LOG, "tw_gemm", 0.5)
+    report = parse_report(OLD_LOG, "tw_gemm", 0.5)
     assert (report.registers, report.barriers, report.shared_bytes, report.stack_bytes) == (32, 2, 1024, 352)
     assert (report.spill_store_bytes, report.spill_load_bytes) == (344, 352)
     assert report.spill_bytes == 696
@@ -257,6 +258,6 @@ def test_report_of_one_kernel_among_others() -> None:
 
 
 def test_report_that_is_not_there() -> None:
-    report = nvrtc.parse_report("nothing of use", "tw_gemm", 0.5)
+    report = parse_report("nothing of use", "tw_gemm", 0.5)
     assert report.registers is None
     assert report.spill_bytes is None

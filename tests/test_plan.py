@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ladder_cases import CASES, IDS, SMALL, rung_4_plans
+from ladder_cases import CASES, IDS, SIMT_CASES, SMALL, rung_4_plans, simt_plan
 
 from tilewright import nvrtc
 from tilewright.backends.base import Backend
@@ -21,10 +21,11 @@ from tilewright.errors import CompileError, UsageError
 from tilewright.gpu import get_gpu
 from tilewright.ladder import Rung, rungs
 from tilewright.plan import LARGEST_GRID, Plan
+from tilewright.plan_simt import SimtPlan
 from tilewright.problem import Problem
 from tilewright.source import KernelSource
 
-PLAN = Plan(4, FP32, 128, 256, 16, 256, tm=16, tn=8, warps_m=2, warps_n=4, blocks_per_sm=1, stages=2, pad=4)
+PLAN = SimtPlan(4, FP32, 128, 256, 16, 256, tm=16, tn=8, warps_m=2, warps_n=4, blocks_per_sm=1, stages=2, pad=4)
 HEADER = """\
 namespace plan {
 using T = float;
@@ -101,7 +102,7 @@ def with_shared_bytes(rung: Rung, plan: Plan, target: str, difference: int) -> K
     return replace(source, text=source.text.replace(old, new))
 
 
-SHARING = [(rung, dtype) for rung, dtype in CASES if rung.plan(dtype).stages]
+SHARING = [(rung, dtype) for rung, dtype in SIMT_CASES if simt_plan(rung.number, dtype).stages]
 
 
 @pytest.mark.parametrize("compiler", available_compilers(), ids=lambda compiler: compiler.kind)
@@ -125,7 +126,7 @@ def check_shared_bytes(rung: Rung, compile_: Callable[[KernelSource], object], t
 
 
 @pytest.mark.parametrize("plan", [rung_4_plans(FP32)[-1], PLAN.with_(bm=64, warps_m=1, threads=128)])
-def test_a_plan_whose_warps_cover_the_tile_compiles_and_no_other(emulator: Backend, plan: Plan) -> None:
+def test_a_plan_whose_warps_cover_the_tile_compiles_and_no_other(emulator: Backend, plan: SimtPlan) -> None:
     emulator.compile(rungs()[4].source(plan, "host"))
     for wrong in ({"warps_m": 2 * plan.warps_m}, {"threads": 2 * plan.threads}, {"bn": 2 * plan.bn}):
         with pytest.raises(CompileError, match="the warps do not cover the tile"):
@@ -135,7 +136,7 @@ def test_a_plan_whose_warps_cover_the_tile_compiles_and_no_other(emulator: Backe
 # ---- blocks ----------------------------------------------------------------------------------------------------------
 
 tiled = st.builds(
-    lambda bm, bn, m, n: (Plan(0, FP32, bm, bn, 1, 32), Problem(m, n, 1)),
+    lambda bm, bn, m, n: (SimtPlan(0, FP32, bm, bn, 1, 32), Problem(m, n, 1)),
     st.integers(1, 5), st.integers(1, 5), st.integers(1, 20), st.integers(1, 20),
 )  # fmt: skip
 
@@ -153,7 +154,7 @@ def blocks_of(plan: Plan, problem: Problem) -> dict[int, tuple[set[int], set[int
 
 
 @given(tiled)
-def test_the_grid_has_a_block_for_each_tile(drawn: tuple[Plan, Problem]) -> None:
+def test_the_grid_has_a_block_for_each_tile(drawn: tuple[SimtPlan, Problem]) -> None:
     plan, problem = drawn
     assert sorted(blocks_of(plan, problem)) == list(range(plan.grid(problem)[0]))
     assert plan.grid(problem)[1:] == (1, 1)
@@ -161,7 +162,7 @@ def test_the_grid_has_a_block_for_each_tile(drawn: tuple[Plan, Problem]) -> None
 
 
 @given(tiled)
-def test_edge_blocks_are_those_on_a_side_of_c(drawn: tuple[Plan, Problem]) -> None:
+def test_edge_blocks_are_those_on_a_side_of_c(drawn: tuple[SimtPlan, Problem]) -> None:
     plan, problem = drawn
     last_row, last_col = problem.m - 1, problem.n - 1
     on_a_side = [
@@ -173,7 +174,7 @@ def test_edge_blocks_are_those_on_a_side_of_c(drawn: tuple[Plan, Problem]) -> No
 
 
 @given(tiled)
-def test_the_interior_block_is_whole_and_in_the_middle(drawn: tuple[Plan, Problem]) -> None:
+def test_the_interior_block_is_whole_and_in_the_middle(drawn: tuple[SimtPlan, Problem]) -> None:
     plan, problem = drawn
     blocks = blocks_of(plan, problem)
     rows, cols = blocks[plan.interior_block(problem)]

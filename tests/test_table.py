@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tilewright import ladder
+from tilewright.derive import derived
+from tilewright.dtypes import BF16
+from tilewright.gpu import get_gpu
+from tilewright.plan_tensor import TensorPlan
 from tilewright.report.table import climb_tables, number
 
 
@@ -138,6 +143,54 @@ def test_absent_things_are_dashes() -> None:
     assert "None" not in shown
     line = next(line for line in shown.splitlines() if line.startswith("4 double-buffered"))
     assert line.split()[2:] == ["-"] * 5
+
+
+def tensor_row(rung: int, name: str, **more: Any) -> dict[str, Any]:
+    """A row as the ladder's default plan of a tensor-core rung would give it."""
+    plan = TensorPlan(rung=rung, dtype=BF16, **ladder._PLANS[rung])
+    lanes = {"sectors_per_request": 16.0, "ideal": 16.0}
+    boxes = {"sectors_per_request": None, "ideal": None}
+    counted = {
+        "blocks": plan.cluster,
+        "flop_per_byte": derived(plan, get_gpu("h200"))["flop_per_byte"],
+        "shared_load_bytes_per_mac": 0.0390625,
+        "excess_wavefronts_per_request": 0.0,
+        "tma_copies": 18 if rung >= 7 else 0,
+        "tma_bytes": 131_072 if rung >= 7 else 0,
+        "tma_bytes_saved_by_multicast": 65_536 if rung >= 10 else 0,
+        "operands": {
+            "a": {**(boxes if rung >= 7 else lanes), "loaded_bytes": 65_536, "stored_bytes": 0},
+            "b": {**(boxes if rung >= 7 else lanes), "loaded_bytes": 65_536, "stored_bytes": 0},
+            "c": {**(boxes if rung >= 11 else lanes), "loaded_bytes": 0, "stored_bytes": 131_072},
+        },
+    }
+    return row(rung, name, "bf16", counted=counted, derived=derived(plan, get_gpu("h200")), **more)
+
+
+TENSOR_NAMES = {
+    5: "mma.sync",
+    6: "wgmma",
+    7: "TMA ring",
+    8: "warp-specialised",
+    9: "persistent",
+    10: "cluster multicast",
+    11: "overlapped epilogue",
+}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("more", [{"recorded": RECORDED}, {**TIMED, "time_us": 190.25, "tflops": 722.4}])
+def test_the_tensor_core_rungs(width: int, more: dict[str, Any]) -> None:
+    shown = text(climb(*(tensor_row(rung, name, **more) for rung, name in TENSOR_NAMES.items())), width)
+    assert max(map(len, shown.splitlines())) <= width
+    words = shown.replace("│", " ").split()
+    assert {"85.3", "128", "0.0391", "ok", "255"} <= set(words)
+    assert words.count("T") == 2 * 2 * 5 + 2 + 1  # A and B, above and below, from rung 7 on; C of rung 11; the note
+    flat = " ".join(shown.split())
+    assert "T moved by TMA" in flat
+    assert "TMA counted for 2 blocks: 18 copies, 131,072 B, 65,536 B saved by multicast" in flat
+    assert "TMA counted for a block: 18 copies, 131,072 B" in flat
+    assert ("L2 bandwidth: the tile asks 48 B/clk of about 40" in flat) == (width < 110)
 
 
 def test_a_failure_is_loud_without_colour_too() -> None:

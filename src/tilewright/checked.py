@@ -23,8 +23,8 @@ def check(emulator: EmulatorBackend, rung: Rung, plan: Plan, operands: Operands)
     if not blocks:
         return 0
     source = source_for(emulator, rung, plan)
-    launch = (emulator, source, grid, plan.block, arguments(operands), plan.shared_bytes)
-    check_bounds(*launch, blocks)
+    launch = (emulator, source, grid, plan.block, arguments(plan, operands), plan.shared_bytes)
+    check_bounds(*launch, blocks, cluster=plan.cluster)
     if plan.shared_bytes:
-        check_races(*launch, sorted({plan.interior_block(problem), grid[0] - 1}))
+        check_races(*launch, sorted({plan.interior_block(problem), grid[0] - 1}), cluster=plan.cluster)
     return len(blocks)

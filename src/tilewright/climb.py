@@ -18,18 +18,18 @@ from tilewright import nvrtc, results, verify
 from tilewright.backends import BackendName, open_backend
 from tilewright.backends.base import Backend, DeviceInfo
 from tilewright.backends.emulator import EmulatorBackend
-from tilewright.backends.emulator_trace import Counts
+from tilewright.backends.emulator_counts import Counts
 from tilewright.count import count
 from tilewright.derive import derived, problem_arithmetic
-from tilewright.dtypes import BF16, FP32, DType
+from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as look_up
 from tilewright.errors import CompileError, EmulatorFault, LaunchError, UnavailableError
 from tilewright.gpu import GpuSpec, get_gpu, query_gpu
-from tilewright.ladder import CounterExample, Rung, parse_rungs
-from tilewright.ladder import rungs as all_rungs
+from tilewright.ladder import CounterExample, Rung, select
 from tilewright.operands import random_operands
 from tilewright.plan import Plan
-from tilewright.problem import Problem
+from tilewright.plan_tensor import TensorPlan
+from tilewright.problem import Layout, Problem
 from tilewright.run import DEFAULT_ARCH, Operands, make_operands, prepare
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class ClimbResult:
     """
 
     shape: tuple[int, int, int]
+    layouts: tuple[Layout, Layout]
     backend: str
     device: DeviceInfo
     gpu: GpuSpec
@@ -121,7 +122,15 @@ class ClimbResult:
         arithmetic = {kind.name: problem_arithmetic(Problem(m, n, k, kind)) for kind in dtypes}
         return {
             "schema": SCHEMA,
-            "problem": {"m": m, "n": n, "k": k, "dtypes": list(arithmetic), "arithmetic": arithmetic},
+            "problem": {
+                "m": m,
+                "n": n,
+                "k": k,
+                "a_layout": self.layouts[0],
+                "b_layout": self.layouts[1],
+                "dtypes": list(arithmetic),
+                "arithmetic": arithmetic,
+            },
             "backend": self.backend,
             "device": {"name": self.device.name, **self.device.details},
             "gpu": {"key": self.gpu.key, "name": self.gpu.name, "assumed": self.gpu_assumed},
@@ -140,16 +149,20 @@ def climb(
     shape: tuple[int, int, int] | None = None,
     dtype: str | DType | None = None,
     rungs: str | None = None,
+    a_layout: Layout = "row",
+    b_layout: Layout = "row",
     backend: BackendName | Backend | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     schedule: Schedule | None = None,
 ) -> ClimbResult:
-    """Climb ``rungs`` (such as ``"0-4"``) for a problem of ``shape`` ``(m, n, k)``, in fp32, bf16 or (None) both.
+    """Climb ``rungs`` (such as ``"0-4"``) for a problem of ``shape`` ``(m, n, k)``, in one dtype or (None) in two.
 
-    Without a shape it is 256^3 in the emulator and 4096^3 on a GPU. Raises ``UsageError`` for arguments that make no
-    sense and ``UnavailableError`` when a named backend is not there. A kernel that does not compile or run is the
-    ``fault`` of its row; the others go on.
+    Without a shape it is 256^3 in the emulator and 4096^3 on a GPU; without a dtype it is fp32, then bf16. Rungs that
+    do not run the dtype or the layouts are left out. Where one moves operands by TMA, their lines are padded to 16
+    bytes for all rungs and the vendor. Raises ``UsageError`` for arguments that make no sense and ``UnavailableError``
+    when a named backend is not there. A kernel that does not compile or run is the ``fault`` of its row; the others go
+    on.
     """
     place = open_backend(backend) if backend is None or isinstance(backend, str) else backend
     if shape is None:
@@ -157,10 +170,15 @@ def climb(
     tell = progress or (lambda done, total, label: None)
     device = place.device()
     gpu, assumed = _gpu_of(place)
-    chosen = list(all_rungs().values()) if rungs is None else parse_rungs(rungs)
-    kinds = [FP32, BF16] if dtype is None else [look_up(dtype)]
-    result = ClimbResult(shape, place.name, device, gpu, assumed, [])
-    jobs = {kind: plan_rows(Problem(*shape, kind), chosen, gpu) for kind in kinds}
+    layouts = (a_layout, b_layout)
+    chosen = select(rungs, None if dtype is None else look_up(dtype), *layouts)
+    result = ClimbResult(shape, layouts, place.name, device, gpu, assumed, [])
+    problems = {kind: Problem(*shape, kind, None, *layouts) for kind in chosen}
+    for kind, climbed in chosen.items():
+        if any(rung.uses_tma for rung in climbed):
+            problems[kind] = problems[kind].padded()
+    emulated = isinstance(place, EmulatorBackend)
+    jobs = {kind: plan_rows(problems[kind], climbed, gpu, emulated=emulated) for kind, climbed in chosen.items()}
     total = sum(len(rows) + 2 for rows in jobs.values())
     done = 0
 
@@ -170,7 +188,7 @@ def climb(
         done += steps
 
     for kind, rows in jobs.items():
-        problem = Problem(*shape, kind)
+        problem = problems[kind]
         step(f"{kind.name}: compiling {len(rows)} kernels")
         emulator = _emulator(place)
         _compile_ahead(place, emulator, rows)
@@ -182,7 +200,7 @@ def climb(
                 _execute(place, row, operands, pair)
             if emulator is not None and row.fault is None:
                 _count(emulator, row, problem, beside=emulator is not place)
-        if not isinstance(place, EmulatorBackend):
+        if not emulated:
             from tilewright.climb_timing import time_rows
 
             try:
@@ -201,14 +219,19 @@ def climb(
     return result
 
 
-def plan_rows(problem: Problem, chosen: Sequence[Rung], gpu: GpuSpec) -> list[Row]:
-    """The rows of one dtype, each rung followed by the mistakes it is shown beside."""
+def plan_rows(problem: Problem, chosen: Sequence[Rung], gpu: GpuSpec, *, emulated: bool = False) -> list[Row]:
+    """The rows of one dtype, each rung followed by the mistakes it is shown beside.
+
+    A persistent grid in the emulator has a single cluster, so that it has several tiles to compute in a small C.
+    """
     aligned = all(ld * problem.dtype.itemsize % 16 == 0 for ld in (problem.lda, problem.ldb, problem.ldc))
     records = results.recorded()
     rows = []
     for rung in chosen:
-        plan = rung.plan(problem.dtype, aligned=aligned)
-        rows.append(Row(rung, plan, derived(plan, gpu), recorded=_recorded(records, rung, problem.dtype)))
+        plan = rung.plan(problem.dtype, aligned=aligned, a_layout=problem.a_layout, b_layout=problem.b_layout)
+        if emulated and isinstance(plan, TensorPlan) and plan.persistent:
+            plan = plan.with_(blocks=plan.cluster)
+        rows.append(Row(rung, plan, derived(plan, gpu), recorded=_recorded(records, rung, problem)))
         for mistake in rung.counter_examples:
             if problem.dtype in mistake.dtypes:
                 wrong = plan.with_(**mistake.changes)
@@ -299,9 +322,10 @@ def _gpu_of(backend: Backend) -> tuple[GpuSpec, bool]:
     return query_gpu(int(getattr(backend, "device_id", 0))), False
 
 
-def _recorded(records: Sequence[results.Record], rung: Rung, kind: DType) -> dict[str, Any] | None:
-    """The latest committed H200 figure of a rung."""
-    record = results.latest(records, what="rung", rung=rung.number, gpu=RECORDED_GPU, problem=Problem(*MEASURED, kind))
+def _recorded(records: Sequence[results.Record], rung: Rung, problem: Problem) -> dict[str, Any] | None:
+    """The latest committed H200 figure of a rung for this dtype and these layouts."""
+    measured = Problem(*MEASURED, problem.dtype, None, problem.a_layout, problem.b_layout)
+    record = results.latest(records, what="rung", rung=rung.number, gpu=RECORDED_GPU, problem=measured)
     if record is None or record.tflops is None:
         return None
     shape = {key: record.problem[key] for key in ("m", "n", "k")}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +13,10 @@ from tilewright.backends.cuda import CudaBackend
 from tilewright.backends.cuda_timer import CudaTimer
 from tilewright.errors import UnavailableError
 from tilewright.gpu import GpuSpec
+from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
-from tilewright.rivals import cublas, operand_sets, vendor_versions
+from tilewright.rivals import cublas, kernel_rival, operand_sets, vendor_versions
 from tilewright.roofline import percent_of_roof, roof_of
-from tilewright.run import arguments, prepare
 from tilewright.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -47,11 +45,7 @@ def time_rows(
         return []
     rotation = measure.rotation(problem.bytes_moved, gpu.l2_bytes)
     sets = operand_sets(backend, problem, rotation.sets, seed=seed)
-    rivals = []
-    for row in timed:
-        first = prepare(backend, row.rung, row.plan, sets[0])
-        launches = [first, *(replace(first, args=arguments(operands)) for operands in sets[1:])]
-        rivals.append(measure.Rival(row.label, [partial(launch, backend) for launch in launches]))
+    rivals = [kernel_rival(backend, row.rung, row.plan, sets, row.label) for row in timed]
     try:
         rivals.append(cublas(backend, sets, VENDOR))
         baseline = VENDOR
@@ -72,7 +66,8 @@ def time_rows(
         row.time_us = None if timing.time_us is None else timing.time_us.median
         row.tflops = timing.tflops(problem.flops)
         if row.tflops is not None:
-            row.percent_of_roof = percent_of_roof(row.tflops, gpu, roof_of(problem.dtype)).value
+            roof = roof_of(problem.dtype, tensor_cores=isinstance(row.plan, TensorPlan))
+            row.percent_of_roof = percent_of_roof(row.tflops, gpu, roof).value
         ratio = measurement.ratio(row.label, VENDOR) if baseline == VENDOR else None
         if ratio is not None:
             row.ratios = {VENDOR: ratio.median}
@@ -83,12 +78,12 @@ def time_rows(
             "compiled": row.compiled,
             "verified": {"error_over_bound": row.report.max_error_over_bound} if row.report else None,
         }
-    return results.records_of(measurement, problem, _provenance(backend, measurement, rotation.label), describe)
+    return results.records_of(measurement, problem, provenance(backend, measurement, rotation.label), describe)
 
 
-def _provenance(backend: CudaBackend, measurement: measure.Measurement, l2: str) -> results.Provenance:
+def provenance(backend: CudaBackend, measurement: measure.Measurement, l2: str) -> results.Provenance:
+    """Where the figures of a measurement on N(0, 1) data come from; ``l2`` says what operands find in the cache."""
     device = backend.device()
-    schedule = measurement.schedule
     major, minor = nvrtc.nvrtc_version()
     return results.Provenance(
         gpu=device.name,
@@ -102,10 +97,7 @@ def _provenance(backend: CudaBackend, measurement: measure.Measurement, l2: str)
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         fill="normal",
         l2=l2,
-        method=(
-            f"CUDA graph replays in {schedule.slot_ms:g} ms slots, the first {schedule.warm_fraction:.0%} untimed, "
-            f"{schedule.rounds} rounds in random order"
-        ),
+        method=str(measurement.schedule),
         before=measurement.before.to_dict(),
         after=measurement.after.to_dict(),
     )

@@ -1,36 +1,42 @@
-"""Count what a rung moves, by tracing one block of it in the emulator."""
+"""Count what a rung moves, by tracing one tile of it, or one cluster's tiles, in the emulator."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tilewright.backends.emulator import EmulatorBackend
-from tilewright.backends.emulator_trace import Counts, trace
+from tilewright.backends.emulator_counts import Counts
+from tilewright.backends.emulator_trace import trace
 from tilewright.ladder import Rung
 from tilewright.operands import random_operands
 from tilewright.plan import Plan
+from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
 from tilewright.run import arguments, make_operands
 
-# The most of M and N in tiles, and of K, that is traced: the counts a MAC do not change beyond.
-_TILES = 2
-_DEPTH = 128
+_DEPTH = 128  # the most of K that is traced: the counts a MAC do not change beyond
 
 
 def count(emulator: EmulatorBackend, rung: Rung, plan: Plan, problem: Problem, seed: int = 0) -> Counts | None:
-    """The counts of the block nearest the middle of C; None for a problem without work.
+    """The counts of one tile, or of the tiles of one cluster; None for a problem without work.
 
-    A large problem is cut to two tiles each way and a K of 128, its leading dimensions kept. The multiply-adds that C
-    needs of the block are counted apart from those that it executes, on padding too.
+    A large problem is cut to that and to a K of 128, its leading dimensions kept, so that each block has one tile, a
+    whole one where there is any, whatever the grid and its order. The multiply-adds that C needs are counted apart from
+    those that are executed, on padding too.
     """
     if 0 in (problem.m, problem.n, problem.k):
         return None
-    m, n, k = min(problem.m, _TILES * plan.bm), min(problem.n, _TILES * plan.bn), min(problem.k, _DEPTH)
-    part = Problem(m, n, k, problem.dtype, lda=problem.lda, ldb=problem.ldb, ldc=problem.ldc)
+    down, across = (plan.cluster_m, plan.cluster_n) if isinstance(plan, TensorPlan) else (1, 1)
+    m, n, k = min(problem.m, down * plan.bm), min(problem.n, across * plan.bn), min(problem.k, _DEPTH)
+    part = problem.changed(m=m, n=n, k=k, lda=problem.lda, ldb=problem.ldb, ldc=problem.ldc)
     operands = make_operands(emulator, part, *random_operands(part, seed))
-    source = rung.source(plan, "host")
-    block = plan.interior_block(part)
-    args = arguments(operands)
-    counts = trace(emulator, source, plan.grid(part), plan.block, args, plan.shared_bytes, [block])
-    down, across = divmod(block, plan.tiles(part)[1])
-    return replace(counts, useful=min(plan.bm, m - down * plan.bm) * min(plan.bn, n - across * plan.bn) * k)
+    counts = trace(
+        emulator,
+        rung.source(plan, "host"),
+        (plan.cluster, 1, 1),
+        plan.block,
+        arguments(plan, operands),
+        plan.shared_bytes,
+        cluster=plan.cluster,
+    )
+    return replace(counts, useful=m * n * k)

@@ -5,16 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import roofline
+from tilewright.derive_tensor import derived_tensor
 from tilewright.gpu import GpuSpec
 from tilewright.plan import Plan
+from tilewright.plan_simt import SimtPlan
+from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
 
 
 def derived(plan: Plan, gpu: GpuSpec) -> dict[str, Any]:
     """FLOP per byte requested from global memory, shared bytes a MAC, and the bottleneck in words on ``gpu``.
 
-    ``formula`` is the arithmetic as text.
+    ``formula`` is the arithmetic as text. A tensor-core plan has more: see ``derive_tensor``.
     """
+    if isinstance(plan, TensorPlan):
+        return derived_tensor(plan, gpu)
+    assert isinstance(plan, SimtPlan)
+    return _simt(plan, gpu)
+
+
+def _simt(plan: SimtPlan, gpu: GpuSpec) -> dict[str, Any]:
     itemsize = plan.dtype.itemsize
     if plan.stages == 0:
         intensity, shared = roofline.naive_intensity(itemsize), None

@@ -18,6 +18,8 @@ _DEVICE = "reported by the device"
 # The guide's section on shared memory: 32 banks, each 32 bits wide per clock.
 _BANKS = "CUDA C++ Programming Guide, shared memory: 32 banks x 4 B per clock"
 _FMA_LANES = "CUDA C++ Programming Guide, arithmetic throughput: 32-bit fma results per clock per SM"
+# Read by all SMs from a working set of 40 MB, the largest at full rate; half as fast at 60 MB.
+_L2_H200 = "measured by others: github.com/te42kyfo/gpu-benches, gpu-l2-cache/h200.txt, 40,448 kB"
 _COMPUTED = "computed from what the device reports"
 
 
@@ -27,8 +29,9 @@ class GpuSpec:
 
     ``key`` is the short name that ``get_gpu`` takes, None for a device the tables do not know. Clocks are
     in MHz, rates in TFLOPS (1e12 operations a second, dense) and bytes a second, sizes in bytes.
-    ``bf16_tensor_tflops`` holds for fp16 too, and is None where no source gives it. ``sources`` says, by
-    field name, where each constant comes from.
+    ``bf16_tensor_tflops`` and ``bf16_tensor_flop_per_clock`` (of one SM) hold for fp16 too. They and
+    ``l2_bytes_per_s`` (reads that hit) are None where no source gives them. ``sources`` says, by field name, where
+    each constant comes from.
     """
 
     name: str
@@ -38,8 +41,10 @@ class GpuSpec:
     boost_clock_mhz: float
     fp32_tflops: float
     bf16_tensor_tflops: float | None
+    bf16_tensor_flop_per_clock: int | None
     hbm_bytes_per_s: float
     l2_bytes: int
+    l2_bytes_per_s: float | None
     shared_bytes_per_block: int
     shared_bytes_per_sm: int
     shared_bytes_per_clock: int
@@ -56,6 +61,7 @@ _HOPPER: dict[str, Any] = {
     "boost_clock_mhz": 1980.0,
     "fp32_tflops": 67.0,
     "bf16_tensor_tflops": 989.4,
+    "bf16_tensor_flop_per_clock": 4096,
     "shared_bytes_per_block": 227 * 1024,
     "shared_bytes_per_sm": 228 * 1024,
     "shared_bytes_per_clock": 128,
@@ -75,6 +81,7 @@ def _hopper_sources(datasheet: str, l2: str) -> Mapping[str, str]:
             "fp32_tflops": f"{datasheet}; 132 SMs x 128 FMAs x 2 x 1.98 GHz = 66.9",
             "bf16_tensor_tflops": f"{datasheet}: 1,979 with sparsity, half of it dense; "
             "132 SMs x 4096 FLOP/clk x 1.83 GHz = 989.4",
+            "bf16_tensor_flop_per_clock": f"{_WHITEPAPER}: 989.4 TFLOPS / (132 SMs x 1.83 GHz)",
             "hbm_bytes_per_s": datasheet,
             "l2_bytes": l2,
             "shared_bytes_per_block": f"{_SPECIFICATIONS_9_0}: 227 KB",
@@ -96,6 +103,7 @@ _KNOWN = {
             key="h100",
             hbm_bytes_per_s=3.35e12,
             l2_bytes=50 * 2**20,
+            l2_bytes_per_s=None,
             sources=_hopper_sources(_DATASHEET_H100, _WHITEPAPER),
             **_HOPPER,
         ),
@@ -104,7 +112,8 @@ _KNOWN = {
             key="h200",
             hbm_bytes_per_s=4.8e12,
             l2_bytes=60 * 2**20,
-            sources=_hopper_sources(_DATASHEET_H200, _DEVICE),
+            l2_bytes_per_s=9.67e12,
+            sources=MappingProxyType({**_hopper_sources(_DATASHEET_H200, _DEVICE), "l2_bytes_per_s": _L2_H200}),
             **_HOPPER,
         ),
     )
@@ -144,7 +153,7 @@ def query_gpu(ordinal: int = 0) -> GpuSpec:
     A board whose name is known gets that entry with SM count, clock and L2 size as the device reports them
     (a partitioned or clock-limited board differs from its datasheet). For another the peaks are computed
     from what the device reports: ``fp32_tflops`` = SMs x FMA lanes x 2 x clock, ``hbm_bytes_per_s`` = 2
-    (double data rate) x memory clock x bus width / 8; its ``key`` and ``bf16_tensor_tflops`` are None.
+    (double data rate) x memory clock x bus width / 8; its ``key``, its tensor rates and ``l2_bytes_per_s`` are None.
 
     Raises ``UnavailableError`` when the package, the driver or the GPU is missing.
     """
@@ -199,6 +208,8 @@ def _from_properties(name: str, properties: Any) -> GpuSpec:
         name=name,
         key=None,
         bf16_tensor_tflops=None,
+        bf16_tensor_flop_per_clock=None,
+        l2_bytes_per_s=None,
         shared_bytes_per_clock=128,
         max_registers_per_thread=255,
         fp32_fma_per_clock=lanes,

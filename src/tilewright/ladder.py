@@ -6,24 +6,34 @@ What a rung is called and what it is about stands in the front matter of its ker
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tilewright.dtypes import BF16, FP32, DType
+from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.plan import Plan
+from tilewright.plan_simt import SimtPlan
+from tilewright.plan_tensor import FIRST as FIRST_TENSOR_RUNG
+from tilewright.plan_tensor import TMA, TensorPlan
+from tilewright.problem import Layout
 from tilewright.source import CUDA_ROOT, KernelSource, Target, flatten
 
 _FRONT = re.compile(r"^// (\w+): (.*)$")
 _SIMT_DTYPES = (FP32, BF16)
+_TENSOR_DTYPES = (BF16, FP16)
 
 # What the plans of a rung have in common, then what differs by dtype. Rungs 1 to 3 share one tile, so that each shows
-# its idea alone; rung 4's tile is the fastest of those measured (docs/notebook/).
+# its idea alone; rung 4's tile is the fastest of those measured (docs/notebook/). From rung 6 on each plan is that of
+# the rung before and what the new idea needs.
 _TILE = {"bm": 128, "bn": 128, "bk": 32}
 _BLOCKED = {**_TILE, "threads": 256, "tm": 8, "tn": 8, "stages": 1, "pad": 4, "blocks_per_sm": 2}
+_WARPGROUPS = {"bm": 128, "bn": 256, "bk": 64, "stages": 4, "consumers": 2}
+_SPECIALISED = {**_WARPGROUPS, "producer_registers": 40, "consumer_registers": 232}
+_PERSISTENT = {**_SPECIALISED, "group": 8, "blocks": 132}  # the SMs of an H100 or H200
+_CLUSTERED = {**_PERSISTENT, "cluster_m": 2}
 _PLANS: Mapping[int, Mapping[str, Any]] = {
     0: {"bm": 8, "bn": 32, "bk": 1, "threads": 256},
     1: {**_TILE, "threads": 1024, "stages": 1},
@@ -33,6 +43,13 @@ _PLANS: Mapping[int, Mapping[str, Any]] = {
         "bm": 128, "bn": 256, "bk": 16, "threads": 256, "tm": 16, "tn": 8, "warps_m": 2, "warps_n": 4,
         "stages": 2, "pad": 4,
     },
+    5: {"bm": 256, "bn": 128, "bk": 64, "stages": 4, "warps_m": 4, "warps_n": 2},
+    6: _WARPGROUPS,
+    7: _WARPGROUPS,
+    8: _SPECIALISED,
+    9: _PERSISTENT,
+    10: _CLUSTERED,
+    11: {**_CLUSTERED, "epilogue_columns": 64, "epilogue_slabs": 2},
 }  # fmt: skip
 # A K-step of the same bytes in bf16, so that as many barriers pass as many bytes.
 _BF16_PLANS: Mapping[int, Mapping[str, Any]] = {4: {"bk": 32}}
@@ -82,20 +99,30 @@ class Rung:
     @property
     def dtypes(self) -> tuple[DType, ...]:
         """The element types it runs for."""
-        return _SIMT_DTYPES
+        return _TENSOR_DTYPES if self.number >= FIRST_TENSOR_RUNG else _SIMT_DTYPES
+
+    @property
+    def any_layout(self) -> bool:
+        """Whether A and B may be column-major."""
+        return self.number >= FIRST_TENSOR_RUNG
+
+    @property
+    def uses_tma(self) -> bool:
+        """Whether it moves operands by TMA, and so takes only those whose lines start on 16-byte boundaries."""
+        return self.number >= TMA
 
     @property
     def counter_examples(self) -> tuple[CounterExample, ...]:
         """The mistakes it is shown beside."""
         return tuple(CounterExample(*row) for row in _COUNTER_EXAMPLES.get(self.number, ()))
 
-    def plan(self, dtype: DType, *, aligned: bool = True) -> Plan:
-        """The default plan. Raises ``UsageError`` for a dtype that the rung does not run."""
+    def plan(self, dtype: DType, *, aligned: bool = True, a_layout: Layout = "row", b_layout: Layout = "row") -> Plan:
+        """The default plan. Raises ``UsageError`` for a dtype, a layout or an alignment that the rung does not run."""
         if dtype not in self.dtypes:
-            known = ", ".join(d.name for d in self.dtypes)
-            raise UsageError(f"rung {self.number} ({self.name}) runs {known}, not {dtype.name}")
+            raise UsageError(f"rung {self.number} ({self.name}) runs {_names(self.dtypes)}, not {dtype.name}")
         values = {**_PLANS[self.number], **(_BF16_PLANS.get(self.number, {}) if dtype == BF16 else {})}
-        return Plan(rung=self.number, dtype=dtype, aligned=aligned, **values)
+        kind = TensorPlan if self.number >= FIRST_TENSOR_RUNG else SimtPlan
+        return kind(self.number, dtype, aligned=aligned, a_layout=a_layout, b_layout=b_layout, **values)
 
     def source(self, plan: Plan, target: Target, arch: str | None = None) -> KernelSource:
         """The flat text of this rung with ``plan`` in front, for the GPU (``arch``) or the host."""
@@ -128,6 +155,40 @@ def parse_rungs(text: str) -> list[Rung]:
         chosen[last] = rung(last)  # raises for a rung beyond the ladder before the range is walked
         chosen.update((number, rung(number)) for number in range(first, last))
     return [chosen[number] for number in sorted(chosen)]
+
+
+def select(
+    text: str | None, dtype: DType | None, a_layout: Layout = "row", b_layout: Layout = "row"
+) -> dict[DType, list[Rung]]:
+    """The rungs to run, by dtype: of those named as for ``parse_rungs``, or of all, those that run it and the layouts.
+
+    Without a dtype it is fp32 and bf16. Raises ``UsageError`` when no rung is left, or when one that is named reads
+    row-major operands alone and another layout is asked for.
+    """
+    named = list(rungs().values()) if text is None else parse_rungs(text)
+    column_major = "column" in (a_layout, b_layout)
+    if column_major and text is not None:
+        for each in named:
+            if not each.any_layout:
+                raise UsageError(
+                    f"rung {each.number} ({each.name}) reads row-major operands; A {a_layout}-major and B "
+                    f"{b_layout}-major are for rungs {FIRST_TENSOR_RUNG} and up"
+                )
+    chosen = {
+        kind: [each for each in named if kind in each.dtypes and (each.any_layout or not column_major)]
+        for kind in ([FP32, BF16] if dtype is None else [dtype])
+    }
+    if not any(chosen.values()):
+        which = "no rung" if text is None else f"no rung of {text!r}"
+        raise UsageError(
+            f"{which} runs {dtype or 'fp32 or bf16'} with A {a_layout}-major and B {b_layout}-major; "
+            f"{', '.join(f'rung {each.number} runs {_names(each.dtypes)}' for each in named)}"
+        )
+    return {kind: found for kind, found in chosen.items() if found}
+
+
+def _names(dtypes: Iterable[DType]) -> str:
+    return ", ".join(kind.name for kind in dtypes)
 
 
 def front_matter(path: Path) -> dict[str, str]:

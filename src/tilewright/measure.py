@@ -25,6 +25,19 @@ L2Policy = Literal["cold", "warm"]
 AGAIN = " (again)"  # names the baseline's second slot of a round
 
 
+@dataclass(frozen=True)
+class Slot:
+    """What one slot took: microseconds a launch, and the SM clock in MHz that its timed part ran at.
+
+    The clock is the kernels' own, from the SMs' cycle counters; None where it was not measured, for the reason in
+    ``clock_note``.
+    """
+
+    time_us: float
+    sm_clock_mhz: float | None = None
+    clock_note: str = ""
+
+
 class Prepared(Protocol):
     """What ``Timer.prepare`` returns."""
 
@@ -40,8 +53,8 @@ class Timer(Protocol):
         """Make ready ``count`` launches taken in turn from ``launches``."""
         ...
 
-    def slot(self, prepared: Any, warm: int, timed: int, sample: Callable[[], None] | None = None) -> float:
-        """Replay and return microseconds a launch over the ``timed`` replays."""
+    def slot(self, prepared: Any, warm: int, timed: int, sample: Callable[[], None] | None = None) -> Slot:
+        """Replay ``warm`` times untimed, then time ``timed`` replays; call ``sample`` now and then meanwhile."""
         ...
 
 
@@ -57,8 +70,9 @@ class Rival:
 class Schedule:
     """How to measure. Longer slots and more rounds are steadier; ``quick`` is for a first look.
 
-    ``slot_ms`` is the length of a slot, of which ``warm_fraction`` is not timed; a graph holds enough launches for
-    ``graph_ms`` (at most ``max_launches``), so that the gaps between replays do not count.
+    ``slot_ms`` is the least length of a slot, of which ``warm_fraction`` is not timed; a graph holds enough launches
+    for ``graph_ms`` (at most ``max_launches``), so that the gaps between replays do not count. Before the first round
+    come ``warm_slots`` slots of the baseline that leave no figure.
     """
 
     slot_ms: float = 250.0
@@ -67,15 +81,31 @@ class Schedule:
     graph_ms: float = 8.0
     max_launches: int = 2048
     seed: int = 0
+    warm_slots: int = 0
 
     def __post_init__(self) -> None:
-        if self.slot_ms <= 0 or self.graph_ms <= 0 or not 0 <= self.warm_fraction < 1 or self.rounds < 1:
+        numbers = self.slot_ms > 0 and self.graph_ms > 0 and self.rounds >= 1 and self.warm_slots >= 0
+        if not numbers or not 0 <= self.warm_fraction < 1:
             raise UsageError(f"{self} is not a way to measure: times and rounds are positive, 0 <= warm_fraction < 1")
 
     @classmethod
     def quick(cls) -> Schedule:
         """Short slots and three rounds: a figure within a few percent, in under a second a rival."""
         return cls(slot_ms=80.0, rounds=3)
+
+    def __str__(self) -> str:
+        """As records have it."""
+        warmed = f" after {self.warm_slots} of the baseline" if self.warm_slots else ""
+        return (
+            f"CUDA graph replays in {self.slot_ms:g} ms slots{warmed}, the first {self.warm_fraction:.0%} untimed, "
+            f"{self.rounds} rounds in random order"
+        )
+
+
+SUSTAINED = Schedule(slot_ms=250.0, warm_fraction=0.4, rounds=5, graph_ms=8.0, warm_slots=6)
+"""For problems that take a GPU to its power limit. A card takes about 100 ms of load to settle at the clock that its
+power allows, so that the first part of a slot would flatter whoever comes after a cooler rival, and seconds to warm up.
+Slots of 80 ms have ranked variants wrongly by up to 7%."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +132,7 @@ class Summary:
 
 @dataclass
 class Timing:
-    """One rival's samples, a slot each, in microseconds a launch.
+    """One rival's samples, a slot each, in microseconds a launch, and the SM clocks of these slots in MHz.
 
     ``method`` is ``graph`` (``launches`` of them in one graph) or ``launches`` (one by one, because of ``note``: short
     kernels then show the host's time). ``error`` says why there are no samples, or no more.
@@ -111,6 +141,8 @@ class Timing:
     name: str
     samples_us: list[float] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
+    clocks_mhz: list[float] = field(default_factory=list)
+    clock_note: str = ""
     method: str = ""
     launches: int = 0
     note: str = ""
@@ -130,6 +162,10 @@ class Timing:
         """The median of NVML's SM clock while its slots ran."""
         clocks = [s.sm_clock_mhz for s in self.snapshots if s.sm_clock_mhz is not None]
         return statistics.median(clocks) if clocks else None
+
+    def clock_mhz_in_kernel(self) -> float | None:
+        """The median of the SM clocks that its slots ran at, by the SMs' own counters."""
+        return statistics.median(self.clocks_mhz) if self.clocks_mhz else None
 
     def power_w(self) -> float | None:
         """The median of the card's power in watts while its slots ran."""
@@ -196,6 +232,8 @@ def measure(
     timings = {name: Timing(name) for name in names}
     before = snapshot()
     ready = {r.name: made for r in rivals if (made := _make_ready(r, timer, schedule, timings[r.name])) is not None}
+    if base in ready:
+        _warm_up(timer, ready[base], schedule, timings[base])
     rounds: list[dict[str, float]] = []
     for number in range(schedule.rounds):
         order = round_order([*names, base + AGAIN], schedule.seed, number)
@@ -210,12 +248,15 @@ def measure(
             prepared, warm, timed = ready[name]
             try:
                 sample = lambda kept=timing.snapshots: kept.append(snapshot())  # noqa: E731
-                time_us = timer.slot(prepared, warm, timed, sample)
+                slot = timer.slot(prepared, warm, timed, sample)
             except Exception as error:  # whatever it is, the other rivals' figures must not be lost
                 timing.error = _first_line(error)
                 continue
-            timing.samples_us.append(time_us)
-            rounds[-1][label] = time_us
+            timing.samples_us.append(slot.time_us)
+            timing.clock_note = slot.clock_note or timing.clock_note
+            if slot.sm_clock_mhz is not None:
+                timing.clocks_mhz.append(slot.sm_clock_mhz)
+            rounds[-1][label] = slot.time_us
     return Measurement(timings, rounds, base, schedule, before, snapshot())
 
 
@@ -226,15 +267,23 @@ def _make_ready(rival: Rival, timer: Timer, schedule: Schedule, timing: Timing) 
             raise UsageError(f"rival {rival.name} has no launches")
         sets = len(rival.launches)
         first = timer.prepare(rival.launches, sets)
-        estimate_us = timer.slot(first, 1, 2)
+        estimate_us = timer.slot(first, 1, 2).time_us
         count = graph_launches(estimate_us, sets, schedule)
         prepared = first if count == sets else timer.prepare(rival.launches, count)
-        replay_us = timer.slot(prepared, 1, 1) * count
+        replay_us = timer.slot(prepared, 1, 1).time_us * count
         timing.method, timing.launches, timing.note = prepared.method, count, prepared.note
         return (prepared, *replays(replay_us, schedule))
     except Exception as error:
         timing.error = _first_line(error)
         return None
+
+
+def _warm_up(timer: Timer, ready: tuple[Any, int, int], schedule: Schedule, timing: Timing) -> None:
+    try:
+        for _ in range(schedule.warm_slots):
+            timer.slot(*ready)
+    except Exception as error:
+        timing.error = _first_line(error)
 
 
 def round_order(names: Sequence[str], seed: int, number: int) -> list[str]:
@@ -253,7 +302,7 @@ def graph_launches(estimate_us: float, sets: int, schedule: Schedule) -> int:
 
 def replays(replay_us: float, schedule: Schedule) -> tuple[int, int]:
     """Untimed and timed replays of a slot: at least one of each, so that a slot is never a cold run."""
-    total = max(2, round(schedule.slot_ms * 1e3 / max(replay_us, 1e-3)))
+    total = max(2, math.ceil(schedule.slot_ms * 1e3 / max(replay_us, 1e-3)))
     warm = min(max(1, round(total * schedule.warm_fraction)), total - 1)
     return warm, total - warm
 

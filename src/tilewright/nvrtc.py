@@ -16,55 +16,21 @@ import re
 import threading
 import time
 import warnings
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from tilewright import settings
 from tilewright.errors import CompileError, TilewrightError, UnavailableError, UsageError
+from tilewright.ptxas import CompileReport, find_defeats, parse_report
 from tilewright.source import KernelSource
 
 INSTALL = "pip install 'tilewright[cuda13]'"
 CACHE_FOLDER = "cuda"
 CACHE_BYTES = 512 << 20  # thousands of kernels; beyond it the ones not read for longest go
-_LAYOUT = 1  # of a cache record; raise it when the record or the parsing of the report changes
+_LAYOUT = 2  # of a cache record; raise it when the record or the parsing of the report changes
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
-
-
-@dataclass(frozen=True)
-class CompileReport:
-    """What the compiler says of a kernel's entry function, per thread unless said otherwise.
-
-    ``shared_bytes`` is static shared memory of a block, in bytes; ``stack_bytes`` the deepest stack in bytes;
-    ``spill_store_bytes`` and ``spill_load_bytes`` include functions that were not inlined; ``barriers`` counts named
-    barriers. Each is None when the compiler's log does not tell. ``seconds`` is what the compile took.
-    """
-
-    registers: int | None
-    shared_bytes: int | None
-    stack_bytes: int | None
-    spill_store_bytes: int | None
-    spill_load_bytes: int | None
-    barriers: int | None
-    seconds: float
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def spill_bytes(self) -> int | None:
-        """Bytes of spill stores and loads together."""
-        if self.spill_store_bytes is None or self.spill_load_bytes is None:
-            return None
-        return self.spill_store_bytes + self.spill_load_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
-        return {**asdict(self), "warnings": list(self.warnings)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> CompileReport:
-        """The inverse of ``to_dict``."""
-        return cls(**{**values, "warnings": tuple(values["warnings"])})
 
 
 @dataclass(frozen=True)
@@ -107,9 +73,9 @@ def unavailable_reason() -> str | None:
 def compile_kernel(source: KernelSource) -> Compiled:
     """Compile one kernel for ``source.arch``, or find it in the cache.
 
-    Raises ``CompileError`` with the log when NVRTC refuses the text, ``UnavailableError`` when NVRTC is missing or too
-    old for the architecture, ``UsageError`` when ``source`` names no GPU architecture. Threads that ask for one kernel
-    at the same time share one compile.
+    Raises ``CompileError`` with the log when NVRTC refuses the text or gives up what the kernel is built on
+    (``ptxas.DEFEATS``), ``UnavailableError`` when NVRTC is missing or too old for the architecture, ``UsageError`` when
+    ``source`` names no GPU architecture. Threads that ask for one kernel at the same time share one compile.
     """
     if source.arch is None or not _ARCH.fullmatch(source.arch):
         raise UsageError(f"{source.name}: arch is {source.arch!r}; NVRTC needs one such as 'sm_90a'")
@@ -220,7 +186,12 @@ def _compile(core: _CudaCore, source: KernelSource, options: Any) -> Compiled:
         raise CompileError(
             f'{source.name} has no kernel {source.entry}: is it extern "C" __global__?', source=source.text
         )
-    return Compiled(cubin, parse_report(logs.getvalue(), source.entry, seconds), cached=False)
+    log = logs.getvalue()
+    if defeats := find_defeats(log):
+        raise CompileError(
+            f"{source.name}: {'; '.join(dict.fromkeys(defeats))}", log=log.strip("\0\n"), source=source.text
+        )
+    return Compiled(cubin, parse_report(log, source.entry, seconds), cached=False)
 
 
 def _compile_failure(error: Exception, source: KernelSource, version: str) -> TilewrightError:
@@ -244,50 +215,6 @@ def _known_architectures() -> str:
     status, *rest = nvrtc.nvrtcGetSupportedArchs()
     known = [] if int(status) else next((item for item in rest if isinstance(item, list)), [])
     return ", ".join(f"sm_{number}" for number in known) or "others"
-
-
-_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
-_FUNCTION = re.compile(r"Function properties for (\S+)")
-_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
-_WARNING = re.compile(r":\s*warning\b|^ptxas warning|\(C\d{4}\)")  # (C7510) and its like: ptxas lost an optimisation
-
-
-def parse_report(log: str, entry: str, seconds: float) -> CompileReport:
-    """Read ptxas's ``-v`` output for kernel ``entry``, and the warnings of the whole log."""
-    entries = set(_ENTRY.findall(log))
-    kernel = function = ""
-    spills = [0, 0]
-    stack = 0
-    used = ""
-    for line in log.splitlines():
-        if match := _ENTRY.search(line):
-            kernel = function = match[1]
-        elif match := _FUNCTION.search(line):
-            function = match[1]
-        elif (match := _FRAME.search(line)) and (function == entry or function not in entries):
-            spills = [spills[0] + int(match[2]), spills[1] + int(match[3])]
-            stack = max(stack, int(match[1]))
-        elif kernel == entry and _USED.search(line):
-            used = line
-    found = tuple(line.strip() for line in log.splitlines() if _WARNING.search(line))
-    if not used:
-        return CompileReport(None, None, None, None, None, None, seconds, found)
-
-    def count(pattern: str) -> int:
-        match = re.search(pattern, used)
-        return int(match[1]) if match else 0
-
-    return CompileReport(
-        registers=count(r"Used (\d+) registers"),
-        shared_bytes=count(r"(\d+) bytes smem"),
-        stack_bytes=max(stack, count(r"(\d+) bytes cumulative stack size")),
-        spill_store_bytes=spills[0],
-        spill_load_bytes=spills[1],
-        barriers=count(r"used (\d+) barriers"),
-        seconds=seconds,
-        warnings=found,
-    )
 
 
 def _open_store(core: _CudaCore) -> Any | None:

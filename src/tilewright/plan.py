@@ -1,33 +1,42 @@
 """A plan: every number a kernel is compiled with, and what follows from them.
 
 The plan becomes a header (``namespace plan { ... }``) in front of the kernel text. A binary is keyed by its plan and
-dtype, never by M, N, K, which are run-time arguments.
+dtype, never by M, N, K, which are run-time arguments. ``plan_simt`` holds the plans of the CUDA-core rungs,
+``plan_tensor`` those of the tensor-core rungs.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.problem import Problem
+    from tilewright.problem import Layout, Problem
 
 Dim3 = tuple[int, int, int]
 LARGEST_GRID = 2**31 - 1  # CUDA C++ Programming Guide, "Compute Capabilities": maximum x-dimension of a grid
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The compile-time values of a CUDA-core rung.
+class TensorBox:
+    """What one TMA copy of an operand moves: elements along the contiguous dimension, then lines of it."""
 
-    ``bm x bn`` is the tile of C a block computes, ``bk`` the depth of a K-step, ``tm x tn`` the outputs one thread
-    keeps in registers (0: none), ``warps_m x warps_n`` the arrangement of its warps over the tile (0: not used).
-    ``pad`` elements follow each row of the transposed A tile. ``stages`` counts buffers of a tile in shared memory
-    (0: no shared memory). ``aligned`` says that every row of A, B and C starts on a 16-byte boundary. ``swapped``
-    and ``interleaved`` choose between a thread map and the mistake it is shown beside.
+    operand: str  # "a", "b" or "c"
+    box: tuple[int, int]
+    swizzle_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan(ABC):
+    """The compile-time values that every rung has.
+
+    ``bm x bn`` is the tile of C a block computes, ``bk`` the depth of a K-step, ``threads`` those of a block.
+    ``aligned`` says that every row of A, B and C (column, where it is column-major) starts on a 16-byte boundary.
     """
 
     rung: int
@@ -36,26 +45,38 @@ class Plan:
     bn: int
     bk: int
     threads: int
-    tm: int = 0
-    tn: int = 0
-    warps_m: int = 0
-    warps_n: int = 0
-    blocks_per_sm: int = 1
-    stages: int = 0
-    pad: int = 0
     aligned: bool = True
-    swapped: bool = False
-    interleaved: bool = True
+    a_layout: Layout = "row"
+    b_layout: Layout = "row"
 
     @property
+    @abstractmethod
     def shared_bytes(self) -> int:
-        """Shared memory of a block in bytes: ``stages * bk * (bm + pad + bn) * itemsize``."""
-        return self.stages * self.bk * (self.bm + self.pad + self.bn) * self.dtype.itemsize
+        """Dynamic shared memory of a block in bytes."""
+
+    @abstractmethod
+    def constants(self) -> Mapping[str, int | bool]:
+        """What the kernels read as ``plan::NAME``, in the order of the header."""
 
     @property
     def block(self) -> Dim3:
         """Threads of a block."""
         return (self.threads, 1, 1)
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return 1
+
+    @property
+    def dependent(self) -> bool:
+        """Whether a launch may start before the kernel ahead of it has ended."""
+        return False
+
+    @property
+    def tensor_boxes(self) -> tuple[TensorBox, ...]:
+        """The operands that the kernel takes as tensor maps, in the order of its arguments."""
+        return ()
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Tiles of C down and across."""
@@ -85,33 +106,24 @@ class Plan:
         sides = ((i, j) for i in range(down) for j in range(across) if i in (0, down - 1) or j in (0, across - 1))
         return [i * across + j for i, j in sides]
 
-    def with_(self, **changes: Any) -> Plan:
-        """A copy with some values changed."""
+    def with_(self, **changes: Any) -> Self:
+        """A copy with some values changed. Raises ``UsageError`` where no kernel has the combination."""
         return replace(self, **changes)
 
     def header(self) -> str:
         """The plan as C++, in the form the kernels read."""
-        values = {
-            "BM": self.bm,
-            "BN": self.bn,
-            "BK": self.bk,
-            "TM": self.tm,
-            "TN": self.tn,
-            "WARPS_M": self.warps_m,
-            "WARPS_N": self.warps_n,
-            "THREADS": self.threads,
-            "BLOCKS_PER_SM": self.blocks_per_sm,
-            "PAD": self.pad,
-            "SHARED_BYTES": self.shared_bytes,
-        }
-        flags = {"ALIGNED": self.aligned, "SWAPPED": self.swapped, "INTERLEAVED": self.interleaved}
         c_name = self.dtype.c_name
         lines = [f"namespace tw {{ struct {c_name.removeprefix('tw::')}; }}"] if c_name.startswith("tw::") else []
         lines += ["namespace plan {", f"using T = {c_name};"]
-        lines += [f"constexpr int {name} = {value};" for name, value in values.items()]
-        lines += [f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()]
+        lines += [_constant(name, value) for name, value in self.constants().items()]
         return "\n".join([*lines, "}  // namespace plan", ""])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         return {**asdict(self), "dtype": self.dtype.name, "shared_bytes": self.shared_bytes}
+
+
+def _constant(name: str, value: int | bool) -> str:
+    if isinstance(value, bool):
+        return f"constexpr bool {name} = {str(value).lower()};"
+    return f"constexpr int {name} = {value};"

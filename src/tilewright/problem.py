@@ -120,6 +120,13 @@ class Problem:
                 given[name] = None
         return _build(given | changes)
 
+    def padded(self) -> Problem:
+        """The same with lines that start on 16-byte boundaries, as TMA and 16-byte accesses want them."""
+        sizes = (self.dtype.itemsize, self.dtype.itemsize, self.out_dtype.itemsize)
+        lds = zip((self.lda, self.ldb, self.ldc), (16 // size for size in sizes), strict=True)
+        a, b, c = (-(-ld // step) * step for ld, step in lds)
+        return self.changed(lda=a, ldb=b, ldc=c)
+
     def to_dict(self) -> dict[str, int | str]:
         """Every field by name, dtypes as their names: ready for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -55,6 +55,10 @@ class Record:
     ``min``, ``max`` and ``iqr`` in microseconds a launch, ``samples_us`` each slot's figure. ``ratios`` holds, by
     rival, the rival's time over this one's (above 1: this one is faster) as the same four numbers, and ``noise`` the
     same for the baseline against itself. ``error`` says why there is no figure.
+
+    ``clock_mhz`` is NVML's SM clock, which reads high at the power limit; ``sm_clock_mhz_in_kernel`` the clock that
+    the kernels saw (``gpu_clock``). ``details`` is what else there is to know of an implementation, such as which of
+    the vendor's algorithms it is.
     """
 
     what: str
@@ -71,7 +75,9 @@ class Record:
     compiled: Mapping[str, Any] | None = None
     verified: Mapping[str, Any] | None = None
     clock_mhz: float | None = None
+    sm_clock_mhz_in_kernel: float | None = None
     power_w: float | None = None
+    details: Mapping[str, Any] | None = None
     error: str | None = None
     schema: str = SCHEMA
 
@@ -130,6 +136,7 @@ def records_of(
                 ratios=ratios,
                 noise=None if noise is None else noise.to_dict(),
                 clock_mhz=timing.clock_mhz(),
+                sm_clock_mhz_in_kernel=timing.clock_mhz_in_kernel(),
                 power_w=timing.power_w(),
                 error=timing.error,
                 **{"what": "kernel", **describe.get(name, {})},

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal
 
 from tilewright.backends.base import Backend, Matrix
-from tilewright.errors import UnavailableError, UsageError
+from tilewright.errors import UnavailableError
+from tilewright.ladder import Rung
 from tilewright.measure import Rival
 from tilewright.nvrtc import installed_version
 from tilewright.operands import Fill, random_operands
+from tilewright.plan import Plan
 from tilewright.problem import Problem
-from tilewright.run import Operands, make_operands
+from tilewright.run import Operands, arguments, make_operands, prepare
 
 
 def operand_sets(
@@ -22,11 +26,16 @@ def operand_sets(
     """``count`` sets of operands in the backend's memory, each with its own random values; C is all NaN.
 
     ``fill`` is one of ``operands.random_operands`` and is recorded with a figure: it changes the power that a GPU
-    draws, and with it the clock. Raises ``UsageError`` for another, and for a problem that is not row-major.
+    draws, and with it the clock. Raises ``UsageError`` for another.
     """
-    if problem.a_layout != "row" or problem.b_layout != "row":
-        raise UsageError(f"operands of {problem} cannot be made: A and B must be row-major")
     return [make_operands(backend, problem, *random_operands(problem, seed + i, fill)) for i in range(count)]
+
+
+def kernel_rival(backend: Backend, rung: Rung, plan: Plan, sets: Sequence[Operands], name: str) -> Rival:
+    """A rung with a plan, bound to each operand set. Raises as ``run.prepare`` does."""
+    first = prepare(backend, rung, plan, sets[0])
+    launches = [first, *(replace(first, args=arguments(plan, operands)) for operands in sets[1:])]
+    return Rival(name, [partial(launch, backend) for launch in launches])
 
 
 def cublas(backend: Backend, sets: Sequence[Operands], name: str = "cuBLAS") -> Rival:
@@ -76,8 +85,14 @@ class _DeviceArray:
             "shape": (matrix.rows, matrix.cols),
             "typestr": "<f4" if itemsize == 4 else "<i2",
             "data": (matrix.pointer, False),
-            "strides": (matrix.ld * itemsize, itemsize),
+            "strides": _strides(matrix),
         }
+
+
+def _strides(matrix: Matrix) -> tuple[int, int]:
+    """Bytes from row to row and from column to column."""
+    line, element = matrix.ld * matrix.dtype.itemsize, matrix.dtype.itemsize
+    return (line, element) if matrix.layout == "row" else (element, line)
 
 
 def _torch_launch(operands: Operands, device_id: int) -> Callable[[Any], None]:
@@ -118,11 +133,10 @@ def _cupy_launch(operands: Operands, device_id: int) -> Callable[[Any], None]:
     import cupy
 
     def array(matrix: Matrix) -> Any:
-        size = matrix.rows * matrix.ld * matrix.dtype.itemsize
+        size = matrix.span * matrix.dtype.itemsize
         memory = cupy.cuda.UnownedMemory(matrix.pointer, size, matrix.owner, device_id)
-        strides = (matrix.ld * matrix.dtype.itemsize, matrix.dtype.itemsize)
         pointer = cupy.cuda.MemoryPointer(memory, 0)
-        return cupy.ndarray((matrix.rows, matrix.cols), matrix.dtype.numpy, pointer, strides=strides)
+        return cupy.ndarray((matrix.rows, matrix.cols), matrix.dtype.numpy, pointer, strides=_strides(matrix))
 
     a, b, c = array(operands.a), array(operands.b), array(operands.c)
 

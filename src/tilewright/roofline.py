@@ -60,7 +60,7 @@ def number(value: float) -> str:
     return f"{value:,.2f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
-def _positive(**sizes: float) -> None:
+def positive(**sizes: float) -> None:
     """Raise ``UsageError`` for the first of the named sizes that is zero, negative or no finite number."""
     for name, size in sizes.items():
         if not 0 < size < math.inf:  # false for NaN too
@@ -74,7 +74,8 @@ def _not_negative(**values: float | None) -> None:
             raise UsageError(f"{name} is {value}; it must be at least 0")
 
 
-def _derived(value: float, unit: str, formula: str) -> Derived:
+def figure(value: float, unit: str, formula: str) -> Derived:
+    """A number whose formula ends in itself and its unit."""
     return Derived(value, unit, f"{formula} = {number(value)} {unit}".rstrip())
 
 
@@ -107,7 +108,7 @@ def peak_tflops(gpu: GpuSpec, roof: Roof) -> float:
 def ridge(gpu: GpuSpec, roof: Roof) -> Derived:
     """The intensity (FLOP/B) above which a kernel can reach the roof from HBM: peak / bandwidth."""
     peak = peak_tflops(gpu, roof)
-    return _derived(
+    return figure(
         peak * 1e12 / gpu.hbm_bytes_per_s,
         "FLOP/B",
         f"{number(peak)} TFLOPS / {number(gpu.hbm_bytes_per_s / 1e12)} TB/s",
@@ -118,13 +119,13 @@ def percent_of_roof(tflops: float, gpu: GpuSpec, roof: Roof) -> Derived:
     """A speed in TFLOPS as a percentage of the roof's peak."""
     _not_negative(tflops=tflops)
     peak = peak_tflops(gpu, roof)
-    return _derived(100 * tflops / peak, "%", f"100 x {number(tflops)} / {number(peak)} TFLOPS")
+    return figure(100 * tflops / peak, "%", f"100 x {number(tflops)} / {number(peak)} TFLOPS")
 
 
 def shared_bandwidth(gpu: GpuSpec) -> Derived:
     """What all shared memories together deliver at the boost clock, in TB/s."""
     value = gpu.sm_count * gpu.shared_bytes_per_clock * gpu.boost_clock_mhz * 1e6 / 1e12
-    return _derived(
+    return figure(
         value,
         "TB/s",
         f"{gpu.sm_count} SMs x {gpu.shared_bytes_per_clock} B/clk x {number(gpu.boost_clock_mhz)} MHz",
@@ -136,13 +137,13 @@ def shared_bandwidth(gpu: GpuSpec) -> Derived:
 
 def flops(problem: Problem) -> Derived:
     """The work of a problem: ``2 m n k`` FLOP."""
-    return _derived(problem.flops, "FLOP", f"2 x {problem.m} x {problem.n} x {problem.k}")
+    return figure(problem.flops, "FLOP", f"2 x {problem.m} x {problem.n} x {problem.k}")
 
 
 def minimum_traffic(problem: Problem) -> Derived:
     """The least bytes between the GPU and its memory: A and B read once, C written once."""
     p = problem
-    return _derived(
+    return figure(
         p.bytes_moved,
         "B",
         f"({p.m} x {p.k} + {p.k} x {p.n}) x {p.dtype.itemsize} B + {p.m} x {p.n} x {p.out_dtype.itemsize} B",
@@ -153,14 +154,14 @@ def problem_intensity(problem: Problem) -> Derived | None:
     """FLOP per byte of the least traffic; None for a problem that moves nothing."""
     if problem.intensity is None:
         return None
-    return _derived(problem.intensity, "FLOP/B", f"{number(problem.flops)} FLOP / {number(problem.bytes_moved)} B")
+    return figure(problem.intensity, "FLOP/B", f"{number(problem.flops)} FLOP / {number(problem.bytes_moved)} B")
 
 
 def tiled_traffic(problem: Problem, bm: int, bn: int) -> Derived:
     """Bytes of A and B that BM x BN tiles read: A once per column of tiles, B once per row of tiles."""
-    _positive(bm=bm, bn=bn)
+    positive(bm=bm, bn=bn)
     tile_columns, tile_rows = math.ceil(problem.n / bn), math.ceil(problem.m / bm)
-    return _derived(
+    return figure(
         problem.bytes_a * tile_columns + problem.bytes_b * tile_rows,
         "B",
         f"{number(problem.bytes_a)} B x {tile_columns} + {number(problem.bytes_b)} B x {tile_rows}",
@@ -172,14 +173,14 @@ def tiled_traffic(problem: Problem, bm: int, bn: int) -> Derived:
 
 def naive_intensity(itemsize: int) -> Derived:
     """FLOP/B of one thread per output: 2 FLOP for one element of A and one of B."""
-    _positive(itemsize=itemsize)
-    return _derived(2 / (2 * itemsize), "FLOP/B", f"2 / (2 x {itemsize} B)")
+    positive(itemsize=itemsize)
+    return figure(2 / (2 * itemsize), "FLOP/B", f"2 / (2 x {itemsize} B)")
 
 
 def tile_intensity(bm: int, bn: int, itemsize: int) -> Derived:
     """FLOP/B from global memory of a BM x BN tile: ``2 bm bn / ((bm + bn) itemsize)``; BK cancels."""
-    _positive(bm=bm, bn=bn, itemsize=itemsize)
-    return _derived(
+    positive(bm=bm, bn=bn, itemsize=itemsize)
+    return figure(
         2 * bm * bn / ((bm + bn) * itemsize),
         "FLOP/B",
         f"2 x {bm} x {bn} / (({bm} + {bn}) x {itemsize} B)",
@@ -188,32 +189,32 @@ def tile_intensity(bm: int, bn: int, itemsize: int) -> Derived:
 
 def k_step_bytes(bm: int, bn: int, bk: int, itemsize: int) -> Derived:
     """Bytes of A and B that one K-step of BK brings in."""
-    _positive(bm=bm, bn=bn, bk=bk, itemsize=itemsize)
-    return _derived((bm + bn) * bk * itemsize, "B", f"({bm} + {bn}) x {bk} x {itemsize} B")
+    positive(bm=bm, bn=bn, bk=bk, itemsize=itemsize)
+    return figure((bm + bn) * bk * itemsize, "B", f"({bm} + {bn}) x {bk} x {itemsize} B")
 
 
 def k_step_flops(bm: int, bn: int, bk: int) -> Derived:
     """FLOP of one K-step of BK."""
-    _positive(bm=bm, bn=bn, bk=bk)
-    return _derived(2 * bm * bn * bk, "FLOP", f"2 x {bm} x {bn} x {bk}")
+    positive(bm=bm, bn=bn, bk=bk)
+    return figure(2 * bm * bn * bk, "FLOP", f"2 x {bm} x {bn} x {bk}")
 
 
 def threads_per_tile(bm: int, bn: int, tm: int, tn: int) -> Derived:
     """Threads that cover a BM x BN tile with TM x TN outputs (accumulator registers) each."""
-    _positive(bm=bm, bn=bn, tm=tm, tn=tn)
-    return _derived(bm * bn / (tm * tn), "threads", f"{bm} x {bn} / ({tm} x {tn})")
+    positive(bm=bm, bn=bn, tm=tm, tn=tn)
+    return figure(bm * bn / (tm * tn), "threads", f"{bm} x {bn} / ({tm} x {tn})")
 
 
 def shared_loads_per_mac(tm: int, tn: int) -> Derived:
     """Values a thread reads from shared memory per MAC: TM + TN of them feed TM x TN."""
-    _positive(tm=tm, tn=tn)
-    return _derived((tm + tn) / (tm * tn), "loads/MAC", f"({tm} + {tn}) / ({tm} x {tn})")
+    positive(tm=tm, tn=tn)
+    return figure((tm + tn) / (tm * tn), "loads/MAC", f"({tm} + {tn}) / ({tm} x {tn})")
 
 
 def shared_load_bytes_per_mac(tm: int, tn: int, itemsize: int) -> Derived:
     """Bytes a thread reads from shared memory per MAC; 1 x 1 is a kernel without register blocking."""
-    _positive(tm=tm, tn=tn, itemsize=itemsize)
-    return _derived((tm + tn) * itemsize / (tm * tn), "B/MAC", f"({tm} + {tn}) x {itemsize} B / ({tm} x {tn})")
+    positive(tm=tm, tn=tn, itemsize=itemsize)
+    return figure((tm + tn) * itemsize / (tm * tn), "B/MAC", f"({tm} + {tn}) x {itemsize} B / ({tm} x {tn})")
 
 
 # ---- the ports
@@ -222,8 +223,8 @@ def shared_load_bytes_per_mac(tm: int, tn: int, itemsize: int) -> Derived:
 def bandwidth_needed(tflops: float, intensity: float) -> Derived:
     """TB/s that keep a speed fed at an intensity (FLOP/B)."""
     _not_negative(tflops=tflops)
-    _positive(intensity=intensity)
-    return _derived(tflops / intensity, "TB/s", f"{number(tflops)} TFLOPS / {number(intensity)} FLOP/B")
+    positive(intensity=intensity)
+    return figure(tflops / intensity, "TB/s", f"{number(tflops)} TFLOPS / {number(intensity)} FLOP/B")
 
 
 def shared_port_demand(bytes_per_mac: float, gpu: GpuSpec, *, load_bytes: int = _LANE_BYTES) -> Derived:
@@ -233,12 +234,12 @@ def shared_port_demand(bytes_per_mac: float, gpu: GpuSpec, *, load_bytes: int = 
     whole lane busy, so it counts as 4 B.
     """
     _not_negative(bytes_per_mac=bytes_per_mac)
-    _positive(load_bytes=load_bytes)
+    positive(load_bytes=load_bytes)
     widening = max(1.0, _LANE_BYTES / load_bytes)
     text = f"{number(bytes_per_mac)} B/MAC x {gpu.fp32_fma_per_clock} FMA/clk/SM"
     if widening > 1:
         text += f" x {_LANE_BYTES} / {load_bytes} (narrow loads)"
-    return _derived(bytes_per_mac * widening * gpu.fp32_fma_per_clock, "B/clk/SM", text)
+    return figure(bytes_per_mac * widening * gpu.fp32_fma_per_clock, "B/clk/SM", text)
 
 
 def bound(
@@ -291,7 +292,7 @@ def bottleneck(
     are mostly served by the caches, so L1/L2 is named rather than HBM.
     """
     _not_negative(flop_per_byte=flop_per_byte, shared_bytes_per_mac=shared_bytes_per_mac)
-    _positive(itemsize=itemsize)
+    positive(itemsize=itemsize)
     ridge_flop_per_byte = ridge(gpu, "fp32").value
     against_ridge = f"{number(flop_per_byte)} FLOP/B against a ridge of {ridge_flop_per_byte:.0f} FLOP/B"
     if shared_bytes_per_mac is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.backends.base import Backend, Kernel, Matrix
+from tilewright.backends.base import Backend, Kernel, Matrix, TensorMap
 from tilewright.errors import UsageError
 from tilewright.ladder import Rung
 from tilewright.plan import Plan
@@ -20,7 +20,7 @@ DEFAULT_ARCH = "sm_90a"
 
 @dataclass(frozen=True)
 class Operands:
-    """A ``(m, k)``, B ``(k, n)`` and C ``(m, n)``, row-major, in one backend's memory."""
+    """A ``(m, k)``, B ``(k, n)`` and C ``(m, n)`` in one backend's memory; C is row-major, A and B are either."""
 
     a: Matrix
     b: Matrix
@@ -28,12 +28,12 @@ class Operands:
 
     @property
     def aligned(self) -> bool:
-        """Whether 16-byte accesses are legal on every row of all three."""
+        """Whether 16-byte accesses are legal on every line of all three."""
         return self.a.aligned16 and self.b.aligned16 and self.c.aligned16
 
     @property
     def problem(self) -> Problem:
-        """The problem they pose. Raises ``UsageError`` when their shapes or dtypes do not fit together."""
+        """The problem they pose. Raises ``UsageError`` when shapes or dtypes do not fit, or C is column-major."""
         a, b, c = self.a, self.b, self.c
         if not a.dtype == b.dtype == c.dtype:
             raise UsageError(f"dtypes do not fit: A {a.dtype}, B {b.dtype}, C {c.dtype}; all three must be the same")
@@ -42,15 +42,17 @@ class Operands:
                 f"shapes do not fit: A {a.rows}x{a.cols}, B {b.rows}x{b.cols}, C {c.rows}x{c.cols}; "
                 "C (m, n) = A (m, k) B (k, n)"
             )
-        lda, ldb, ldc = (max(x.ld, 1) for x in (a, b, c))  # a tight matrix without columns has ld 0
-        return Problem(c.rows, c.cols, a.cols, a.dtype, c.dtype, lda=lda, ldb=ldb, ldc=ldc)
+        if c.layout != "row":
+            raise UsageError("C is column-major and every rung writes rows: compute its transpose, B^T A^T, instead")
+        lda, ldb, ldc = (max(x.ld, 1) for x in (a, b, c))  # a tight matrix without elements has ld 0
+        return Problem(c.rows, c.cols, a.cols, a.dtype, c.dtype, a.layout, b.layout, lda, ldb, ldc)
 
 
 def make_operands(backend: Backend, problem: Problem, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Operands:
-    """Copy A and B in with the problem's leading dimensions, and make a C full of NaN."""
+    """Copy A and B in, laid out as the problem says, and make a C full of NaN."""
     return Operands(
-        backend.upload(a, problem.lda),
-        backend.upload(b, problem.ldb),
+        backend.upload(a, problem.lda, problem.a_layout),
+        backend.upload(b, problem.ldb, problem.b_layout),
         backend.empty(problem.m, problem.n, problem.out_dtype, problem.ldc),
     )
 
@@ -64,11 +66,22 @@ class Launch:
     block: tuple[int, int, int]
     args: Sequence[Any]
     shared_bytes: int
+    cluster: int = 1
+    dependent: bool = False
 
     def __call__(self, backend: Backend, stream: Any = None) -> None:
         """Enqueue it; nothing to do for an empty C."""
         if 0 not in self.grid:
-            backend.launch(self.kernel, self.grid, self.block, self.args, self.shared_bytes, stream=stream)
+            backend.launch(
+                self.kernel,
+                self.grid,
+                self.block,
+                self.args,
+                self.shared_bytes,
+                cluster=self.cluster,
+                dependent=self.dependent,
+                stream=stream,
+            )
 
 
 def target_of(backend: Backend) -> tuple[Target, str | None]:
@@ -86,28 +99,68 @@ def source_for(backend: Backend, rung: Rung, plan: Plan) -> KernelSource:
 def prepare(backend: Backend, rung: Rung, plan: Plan, operands: Operands) -> Launch:
     """Compile a rung for a plan and bind it to operands.
 
-    Raises ``UsageError`` when the plan is another rung's or for another dtype, when it needs 16-byte alignment that
-    the operands lack, and when the operands do not fit together; ``CompileError`` when the kernel does not compile,
-    ``UnavailableError`` when there is no compiler.
+    Raises ``UsageError`` when the plan is another rung's or for another dtype or layout, when it needs 16-byte
+    alignment that the operands lack, and when the operands do not fit together; ``CompileError`` when the kernel does
+    not compile, ``UnavailableError`` when there is no compiler.
     """
     problem = operands.problem
     if plan.rung != rung.number:
         raise UsageError(f"plan is of rung {plan.rung}; rung {rung.number} ({rung.name}) needs one of its own")
     if plan.dtype != problem.dtype:
         raise UsageError(f"plan is for {plan.dtype} and the operands are {problem.dtype}: both must be the same")
+    for name, planned, layout in (
+        ("A", plan.a_layout, problem.a_layout),
+        ("B", plan.b_layout, problem.b_layout),
+    ):
+        if planned != layout:
+            raise UsageError(f"plan is for {planned}-major {name} and the operand is {layout}-major")
+    require_tma(plan, operands)
     if plan.aligned and not operands.aligned:
         raise UsageError("the plan is for rows on 16-byte boundaries and an operand's rows are not: use aligned=False")
     kernel = backend.compile(source_for(backend, rung, plan))
-    return Launch(kernel, plan.grid(problem), plan.block, arguments(operands), plan.shared_bytes)
+    return Launch(
+        kernel,
+        plan.grid(problem),
+        plan.block,
+        arguments(plan, operands),
+        plan.shared_bytes,
+        plan.cluster,
+        plan.dependent,
+    )
 
 
-def arguments(operands: Operands) -> list[Any]:
-    """The arguments of ``tw_gemm``."""
+def require_tma(plan: Plan, operands: Operands) -> None:
+    """Raise ``UsageError`` for the first operand that the plan moves by TMA and TMA cannot move."""
+    for each in plan.tensor_boxes:
+        name, matrix = each.operand.upper(), getattr(operands, each.operand)
+        if not matrix.aligned16:
+            apart = matrix.ld * matrix.dtype.itemsize
+            raise UsageError(
+                f"rung {plan.rung} moves {name} by TMA, whose lines start on 16-byte boundaries; it lies at "
+                f"{matrix.pointer:#x} with {matrix.layout}s {apart} bytes apart, which rungs up to 6 take"
+            )
+
+
+def arguments(plan: Plan, operands: Operands) -> list[Any]:
+    """The arguments of ``tw_gemm``: tensor maps, the sizes, then pointers and leading dimensions of the rest."""
     a, b, c = operands.a, operands.b, operands.c
-    m, n, k = (np.int32(x) for x in (c.rows, c.cols, a.cols))
-    return [m, n, k, a, np.int64(a.ld), b, np.int64(b.ld), c, np.int64(c.ld)]
+    maps = {
+        each.operand: TensorMap(getattr(operands, each.operand), each.box, each.swizzle_bytes)
+        for each in plan.tensor_boxes
+    }
+    sizes = [np.int32(x) for x in (c.rows, c.cols, a.cols)]
+    pointers = [(x, np.int64(x.ld)) for name, x in (("a", a), ("b", b), ("c", c)) if name not in maps]
+    return [*maps.values(), *sizes, *(value for pair in pointers for value in pair)]
+
+
+def default_plan(rung: Rung, operands: Operands) -> Plan:
+    """The rung's plan for operands of this dtype, layout and alignment. Raises ``UsageError`` where it has none."""
+    a, b = operands.a, operands.b
+    plan = rung.plan(a.dtype, a_layout=a.layout, b_layout=b.layout)
+    require_tma(plan, operands)
+    return plan if operands.aligned else plan.with_(aligned=False)
 
 
 def run(backend: Backend, rung: Rung, operands: Operands, plan: Plan | None = None, *, stream: Any = None) -> None:
     """C = A B by a rung, with its default plan for these operands unless one is given."""
-    prepare(backend, rung, plan or rung.plan(operands.a.dtype, aligned=operands.aligned), operands)(backend, stream)
+    prepare(backend, rung, plan or default_plan(rung, operands), operands)(backend, stream)

@@ -43,6 +43,11 @@ class Matrix:
         return self.cols if self.layout == "row" else self.rows
 
     @property
+    def span(self) -> int:
+        """Elements from its first to its last, the padding between lines included."""
+        return (self.lines - 1) * self.ld + self.line if self.lines and self.line else 0
+
+    @property
     def aligned16(self) -> bool:
         """Whether every line starts on a 16-byte boundary, as 16-byte accesses need."""
         return self.pointer % 16 == 0 and (self.ld * self.dtype.itemsize % 16 == 0 or self.lines <= 1)
@@ -86,11 +91,11 @@ class Backend(Protocol):
         """Describe the device."""
         ...
 
-    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None) -> Matrix:
-        """Copy a 2-D array in; columns beyond ``array.shape[1]`` up to ``ld`` are filled with NaN."""
+    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None, layout: Layout = "row") -> Matrix:
+        """Copy a 2-D array in, its lines ``ld`` elements apart (default: tight), the padding between them NaN."""
         ...
 
-    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None) -> Matrix:
+    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row") -> Matrix:
         """Allocate a matrix poisoned with NaN, its padding too."""
         ...
 
@@ -99,7 +104,7 @@ class Backend(Protocol):
         ...
 
     def padding_intact(self, matrix: Matrix) -> bool:
-        """Whether the columns from ``cols`` to ``ld`` still hold the poison they were given."""
+        """Whether what lies between its lines still holds the poison it was given."""
         ...
 
     def compile(self, source: KernelSource) -> Kernel:
@@ -115,10 +120,13 @@ class Backend(Protocol):
         shared_bytes: int,
         *,
         cluster: int = 1,
+        dependent: bool = False,
         stream: Any = None,
     ) -> None:
         """Run a kernel.
 
         ``args`` are NumPy scalars, packed by their type, matrices, packed as pointers, and tensor maps, by value.
+        ``grid`` counts blocks, of which ``cluster`` along x form a cluster. A ``dependent`` kernel may start before
+        the one ahead of it in the stream has ended (programmatic dependent launch).
         """
         ...

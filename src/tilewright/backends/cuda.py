@@ -15,20 +15,24 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.backends.arguments import Arguments
 from tilewright.backends.base import DeviceInfo, Dim3, Matrix
 from tilewright.backends.base import Kernel as KernelProtocol
 from tilewright.backends.cuda_arguments import (
     dtype_of,
     leading_dimension,
-    pack_arguments,
+    lines_of,
     require,
-    row_major_ld,
     stream_handle,
 )
 from tilewright.backends.cuda_errors import call, cuda_unavailable_reason, driver_errors, driver_version
+from tilewright.backends.cuda_launch import launch
+from tilewright.backends.cuda_tensor_map import encode
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError, UnavailableError, UsageError
-from tilewright.nvrtc import Compiled, CompileReport, compile_kernel, nvrtc_version
+from tilewright.nvrtc import Compiled, compile_kernel, nvrtc_version
+from tilewright.problem import Layout
+from tilewright.ptxas import CompileReport
 from tilewright.source import KernelSource
 from tilewright.telemetry import Snapshot, Telemetry
 
@@ -149,23 +153,25 @@ class CudaBackend:
         with self.current(), driver_errors("waiting for the GPU"):
             call(driver.cuCtxSynchronize)
 
-    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None) -> Matrix:
-        """Copy a 2-D array in, row-major with leading dimension ``ld`` (default: tight), padding poisoned."""
+    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None, layout: Layout = "row") -> Matrix:
+        """Copy a 2-D array in, with leading dimension ``ld`` (default: tight), padding poisoned."""
         require(array.ndim == 2, f"array has {array.ndim} dimensions; a matrix has 2")
-        rows, cols = array.shape
-        ld = leading_dimension(cols, ld)
-        host = np.full((rows, ld * array.itemsize), POISON, dtype=np.uint8)
-        row_bytes = cols * array.itemsize
-        host[:, :row_bytes] = np.ascontiguousarray(array).view(np.uint8).reshape(rows, row_bytes)
+        lines = array if layout == "row" else array.T
+        count, line = lines.shape
+        ld, line_bytes = leading_dimension(line, ld), line * array.itemsize
+        host = np.full((count, ld * array.itemsize), POISON, dtype=np.uint8)
+        host[:, :line_bytes] = np.ascontiguousarray(lines).view(np.uint8).reshape(count, line_bytes)
         memory = DeviceMemory(self, host.nbytes)
         self._copy("cuMemcpyHtoDAsync", memory.pointer, host.ctypes.data, host.nbytes)
-        return Matrix(memory.pointer, rows, cols, ld, dtype_of(array.dtype), memory)
+        rows, cols = array.shape
+        return Matrix(memory.pointer, rows, cols, ld, dtype_of(array.dtype), memory, layout)
 
-    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None) -> Matrix:
+    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row") -> Matrix:
         """Allocate a matrix in which every byte, padding too, is 0xFF: all NaN."""
-        ld = leading_dimension(cols, ld)
-        memory = DeviceMemory(self, rows * ld * dtype.itemsize)
-        matrix = Matrix(memory.pointer, rows, cols, ld, dtype, memory)
+        line, lines = (cols, rows) if layout == "row" else (rows, cols)
+        ld = leading_dimension(line, ld)
+        memory = DeviceMemory(self, lines * ld * dtype.itemsize)
+        matrix = Matrix(memory.pointer, rows, cols, ld, dtype, memory, layout)
         self.poison(matrix)
         return matrix
 
@@ -173,7 +179,7 @@ class CudaBackend:
         """Fill a matrix and its padding with NaN again, after all work before it."""
         from cuda.bindings import driver
 
-        size = matrix.rows * matrix.ld * matrix.dtype.itemsize
+        size = matrix.lines * matrix.ld * matrix.dtype.itemsize
         if size:
             self.synchronize()
             with self.current(), driver_errors("filling a matrix"):
@@ -182,18 +188,20 @@ class CudaBackend:
 
     def download(self, matrix: Matrix) -> np.ndarray[Any, Any]:
         """Copy a matrix out as ``(rows, cols)``, after all work on the GPU."""
-        return np.ascontiguousarray(self._rows(matrix)[:, : matrix.cols])
+        lines = self._lines(matrix)[:, : matrix.line]
+        return np.ascontiguousarray(lines if matrix.layout == "row" else lines.T)
 
     def padding_intact(self, matrix: Matrix) -> bool:
-        """Whether the columns from ``cols`` to ``ld`` are still all 0xFF."""
-        rows = self._rows(matrix).view(np.uint8)
-        return bool((rows[:, matrix.cols * matrix.dtype.itemsize :] == POISON).all())
+        """Whether what lies between its lines, and after the last, is still all 0xFF."""
+        lines = self._lines(matrix).view(np.uint8)
+        return bool((lines[:, matrix.line * matrix.dtype.itemsize :] == POISON).all())
 
     def view(self, array: Any) -> Matrix:
         """Look at a caller's GPU array (PyTorch, CuPy, DLPack, ``__cuda_array_interface__``) without a copy.
 
         No stream is waited for: the caller launches on the stream that made the array. Raises ``UsageError`` unless
-        it is 2-D, on this GPU, and row-major with unit column stride; the stride of an axis of length 1 is ignored.
+        it is 2-D, on this GPU, and row- or column-major with unit stride along its lines; the stride of an axis of
+        length 1 is ignored.
         """
         from cuda.core.utils import StridedMemoryView
 
@@ -209,8 +217,8 @@ class CudaBackend:
             f"array lies on device {seen.device_id}; this backend runs on device {self.device_id} (-1 is the host)",
         )
         require(len(shape) == 2, f"array has shape {shape}; a matrix has 2 dimensions")
-        ld = row_major_ld(shape, strides)
-        return Matrix(int(seen.ptr), shape[0], shape[1], ld, dtype_of(np.dtype(element)), exported)
+        layout, ld = lines_of(shape, strides)
+        return Matrix(int(seen.ptr), shape[0], shape[1], ld, dtype_of(np.dtype(element)), exported, layout)
 
     def compile(self, source: KernelSource) -> CudaKernel:
         """Compile with NVRTC or find in the cache, and load. ``source.arch`` None means this GPU's."""
@@ -237,31 +245,33 @@ class CudaBackend:
         shared_bytes: int,
         *,
         cluster: int = 1,
+        dependent: bool = False,
         stream: Any = None,
     ) -> None:
         """Start a kernel and return; a grid without blocks starts nothing.
 
-        ``grid`` counts blocks, also with a ``cluster`` (blocks along x that form one). ``stream`` is None for the
-        backend's own, a handle, or a stream of cuda.core, PyTorch or CuPy.
+        ``grid`` counts blocks, of which ``cluster`` along x form a cluster. A ``dependent`` kernel may start before
+        the one ahead of it has ended. ``stream`` is None for the backend's own, a handle, or a stream of cuda.core,
+        PyTorch or CuPy.
         """
         if not isinstance(kernel, CudaKernel):
             raise UsageError(f"kernel {kernel.name} was not compiled by the CUDA backend")
         if 0 in grid:
             return
         require(grid[0] % cluster == 0, f"grid {grid} is not a whole number of clusters of {cluster} blocks")
-        packed = pack_arguments(args)
         where = f"launching {kernel.name}"
         with self.current(), driver_errors(where, f"grid {grid}, block {block}, {shared_bytes} B shared"):
-            from cuda.core import LaunchConfig, launch
-
             self._allow_shared(kernel, shared_bytes)
-            config = LaunchConfig(
-                grid=(grid[0] // cluster, grid[1], grid[2]),  # cuda.core counts clusters once there are some
-                cluster=(cluster, 1, 1) if cluster > 1 else None,
-                block=block,
-                shmem_size=shared_bytes,
+            launch(
+                int(kernel.handle.handle),
+                grid,
+                block,
+                Arguments(args, encode),
+                shared_bytes,
+                cluster=cluster,
+                dependent=dependent,
+                stream=self._stream(stream),
             )
-            launch(self._stream(stream), config, kernel.handle, *packed)
 
     def _load(self, source: KernelSource, compiled: Compiled, arch: str) -> CudaKernel:
         major, minor = self.compute_capability
@@ -294,7 +304,9 @@ class CudaBackend:
         from cuda.core import Stream
         from cuda.core.graph import GraphBuilder
 
-        if isinstance(stream, Stream | GraphBuilder):
+        if isinstance(stream, GraphBuilder):
+            return stream.stream
+        if isinstance(stream, Stream):
             return stream
         return Stream.from_handle(stream_handle(stream) or LEGACY_STREAM)
 
@@ -307,13 +319,13 @@ class CudaBackend:
                 call(getattr(driver, function), target, origin, size, self.stream.handle)
                 self.stream.sync()
 
-    def _rows(self, matrix: Matrix) -> np.ndarray[Any, Any]:
-        """All of a matrix, padding included, as ``(rows, ld)``."""
+    def _lines(self, matrix: Matrix) -> np.ndarray[Any, Any]:
+        """All of a matrix, padding included, as ``(lines, ld)``."""
         self.synchronize()
-        host = np.empty((matrix.rows, matrix.ld), dtype=matrix.dtype.numpy)
+        host = np.empty((matrix.lines, matrix.ld), dtype=matrix.dtype.numpy)
         size = host.nbytes
-        if matrix.rows and not isinstance(matrix.owner, DeviceMemory):
-            size -= (matrix.ld - matrix.cols) * matrix.dtype.itemsize  # the last row of a view may end the allocation
+        if matrix.lines and not isinstance(matrix.owner, DeviceMemory):
+            size -= (matrix.ld - matrix.line) * matrix.dtype.itemsize  # the last line of a view may end the allocation
         self._copy("cuMemcpyDtoHAsync", host.ctypes.data, matrix.pointer, size)
         return host
 

@@ -7,33 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.backends.base import Matrix
 from tilewright.dtypes import DTYPES, DType
 from tilewright.errors import UsageError
+from tilewright.problem import Layout
 
 
 def require(condition: bool, message: str) -> None:
     """Raise ``UsageError`` unless ``condition`` holds."""
     if not condition:
         raise UsageError(message)
-
-
-def pack_arguments(args: Sequence[Any]) -> list[Any]:
-    """Kernel arguments as cuda.core packs them: a matrix becomes its address, a NumPy scalar keeps its type.
-
-    Raises ``UsageError`` for a Python number, whose width is anyone's guess (cuda.core would take it for a pointer).
-    """
-    packed: list[Any] = []
-    for position, value in enumerate(args):
-        if isinstance(value, Matrix):
-            packed.append(int(value.pointer))
-        elif isinstance(value, np.generic):
-            packed.append(value)
-        else:
-            raise UsageError(
-                f"kernel argument {position} is a {type(value).__name__}; it must be a Matrix or a NumPy scalar"
-            )
-    return packed
 
 
 def stream_handle(stream: Any) -> int:
@@ -51,26 +33,31 @@ def stream_handle(stream: Any) -> int:
     raise UsageError(f"stream is a {type(stream).__name__}; it must be a CUDA stream, its handle or None")
 
 
-def row_major_ld(shape: Sequence[int], strides: Sequence[int] | None) -> int:
-    """The leading dimension, in elements, of a 2-D array with these strides (None: packed).
+def lines_of(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[Layout, int]:
+    """The layout and leading dimension, in elements, of a 2-D array with these strides (None: packed rows).
 
-    Raises ``UsageError`` unless the columns lie next to each other and the rows do not overlap.
+    An array that is both, such as a single row or column, is row-major. Raises ``UsageError`` unless the elements of
+    its rows or those of its columns lie next to each other and these lines do not overlap.
     """
     rows, cols = shape
     if strides is None or rows == 0 or cols == 0:
-        return max(cols, 1)
-    row_stride, col_stride = strides
+        return "row", max(cols, 1)
+    across, along = strides
+    layout: Layout
+    if cols == 1 or along == 1:
+        layout, line, lines, ld = "row", cols, rows, across
+    else:
+        layout, line, lines, ld = "column", rows, cols, along
+        require(
+            rows == 1 or across == 1,
+            f"array of shape {tuple(shape)} has strides {tuple(strides)}; the elements of its rows or of its columns "
+            "must lie next to each other",
+        )
     require(
-        cols == 1 or col_stride == 1,
-        f"array of shape {tuple(shape)} has strides {tuple(strides)}; its columns must lie next to each other",
+        lines == 1 or ld >= line,
+        f"array of shape {tuple(shape)} has strides {tuple(strides)}; its {layout}s must not overlap or run backwards",
     )
-    if rows == 1:
-        return cols
-    require(
-        row_stride >= cols,
-        f"array of shape {tuple(shape)} has strides {tuple(strides)}; its rows must not overlap or run backwards",
-    )
-    return row_stride
+    return layout, line if lines == 1 else ld
 
 
 def dtype_of(numpy_dtype: np.dtype[Any]) -> DType:
@@ -81,8 +68,8 @@ def dtype_of(numpy_dtype: np.dtype[Any]) -> DType:
     raise UsageError(f"array has dtype {numpy_dtype}; it must be one of {', '.join(DTYPES)}")
 
 
-def leading_dimension(cols: int, ld: int | None) -> int:
-    """The elements from one row to the next: ``ld``, else tight. Raises ``UsageError`` when a row is longer."""
-    tight = max(cols, 1)
-    require(ld is None or ld >= cols, f"ld is {ld}; a row has {cols} elements")
+def leading_dimension(line: int, ld: int | None) -> int:
+    """The elements from one line to the next: ``ld``, else tight. Raises ``UsageError`` when a line is longer."""
+    tight = max(line, 1)
+    require(ld is None or ld >= line, f"ld is {ld}; a line has {line} elements")
     return max(ld or tight, tight)

@@ -9,7 +9,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tilewright.backends.emulator_runtime import POLICIES, GuardedMemory, Launch
 from tilewright.backends.host_compiler import HostBuild, HostCompiler, find_compiler, host_build
 from tilewright.dtypes import DTYPES, DType
 from tilewright.errors import UsageError
+from tilewright.problem import Layout
 from tilewright.settings import cache_dir
 from tilewright.source import KernelSource
 
@@ -84,42 +85,44 @@ class EmulatorBackend:
         details = {"compiler": self.compiler.version, "policy": self.policy, "seed": self.seed}
         return DeviceInfo("emulator", None, details)
 
-    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None) -> Matrix:
-        """Copy a 2-D array in; columns from ``array.shape[1]`` to ``ld`` are NaN, but for the last row, which ends.
+    def upload(self, array: np.ndarray[Any, Any], ld: int | None = None, layout: Layout = "row") -> Matrix:
+        """Copy a 2-D array in; the padding of each line up to ``ld`` is NaN, but for the last line, which ends.
 
-        Raises ``UsageError`` for an array that is not 2-D, a dtype that no kernel has, or ``ld`` below the columns.
+        Raises ``UsageError`` for an array that is not 2-D, a dtype that no kernel has, or ``ld`` shorter than a line.
         """
         if array.ndim != 2:
             raise UsageError(f"array has {array.ndim} dimensions; a matrix has 2")
         dtype = next((d for d in DTYPES.values() if d.numpy == array.dtype), None)
         if dtype is None:
             raise UsageError(f"array is {array.dtype}; {', '.join(d.numpy_name for d in DTYPES.values())} are possible")
-        matrix = self.empty(array.shape[0], array.shape[1], dtype, ld)
-        _rows(matrix)[...] = array
+        matrix = self.empty(array.shape[0], array.shape[1], dtype, ld, layout)
+        _elements(matrix)[...] = array
         return matrix
 
-    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None) -> Matrix:
-        """Allocate a matrix poisoned with NaN. It ends with the last row's last column, at a page that faults."""
-        ld = cols if ld is None else ld
-        if rows < 0 or cols < 0 or ld < cols:
+    def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row") -> Matrix:
+        """Allocate a matrix poisoned with NaN. It ends with the last line's last element, at a page that faults."""
+        line = cols if layout == "row" else rows
+        ld = line if ld is None else ld
+        if rows < 0 or cols < 0 or ld < line:
+            across = "columns" if layout == "row" else "rows"
             raise UsageError(
-                f"{rows} rows of {cols} columns, {ld} apart: sizes are at least 0, ld at least the columns"
+                f"{rows} rows of {cols} columns, {ld} apart: sizes are at least 0, ld at least the {across}"
             )
-        elements = (rows - 1) * ld + cols if rows and cols else 0
-        memory = GuardedMemory(self.runtime, elements * dtype.itemsize)
-        return Matrix(memory.address, rows, cols, ld, dtype, memory)
+        unplaced = Matrix(0, rows, cols, ld, dtype, None, layout)
+        memory = GuardedMemory(self.runtime, unplaced.span * dtype.itemsize)
+        return replace(unplaced, pointer=memory.address, owner=memory)
 
     def download(self, matrix: Matrix) -> np.ndarray[Any, Any]:
         """Copy a matrix out as ``(rows, cols)``."""
-        return _rows(matrix).copy()
+        return _elements(matrix).copy()
 
     def padding_intact(self, matrix: Matrix) -> bool:
-        """Whether the columns from ``cols`` to ``ld`` still hold the poison they were given."""
-        if matrix.rows < 2 or matrix.cols == 0:
+        """Whether what lies between its lines still holds the poison it was given."""
+        if matrix.lines < 2 or matrix.line == 0:
             return True
-        size = matrix.dtype.itemsize
-        full = _memory(matrix)[: (matrix.rows - 1) * matrix.ld * size].reshape(matrix.rows - 1, matrix.ld * size)
-        return bool((full[:, matrix.cols * size :] == POISON).all())
+        size, lines = matrix.dtype.itemsize, matrix.lines - 1  # the last line ends the memory
+        full = _memory(matrix)[: lines * matrix.ld * size].reshape(lines, matrix.ld * size)
+        return bool((full[:, matrix.line * size :] == POISON).all())
 
     def compile(self, source: KernelSource, *, instrumented: bool = False) -> EmulatorKernel:
         """Compile a host text, or find it in the cache; ``instrumented`` reports each access to an observer.
@@ -150,12 +153,14 @@ class EmulatorBackend:
         shared_bytes: int,
         *,
         cluster: int = 1,
+        dependent: bool = False,
         stream: Any = None,
         blocks: Sequence[int] | None = None,
     ) -> None:
         """Run a kernel, or only the ``blocks`` named (linear, x fastest).
 
-        ``stream`` means nothing here. Raises ``EmulatorFault`` naming what went wrong and where.
+        ``dependent`` and ``stream`` mean nothing here: one kernel runs after another. Raises ``EmulatorFault`` naming
+        what went wrong and where.
         """
         self._launch(kernel, grid, block, args, shared_bytes, cluster, blocks, None)
 
@@ -209,17 +214,18 @@ class EmulatorBackend:
 
 def _memory(matrix: Matrix) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes from a matrix's first element to its last, not a copy. Its owner has to live meanwhile."""
-    size = ((matrix.rows - 1) * matrix.ld + matrix.cols) * matrix.dtype.itemsize
+    size = matrix.span * matrix.dtype.itemsize
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(matrix.pointer))
 
 
-def _rows(matrix: Matrix) -> np.ndarray[Any, Any]:
+def _elements(matrix: Matrix) -> np.ndarray[Any, Any]:
     """The matrix in its own memory, as ``(rows, cols)``."""
     if matrix.rows == 0 or matrix.cols == 0:
         return np.empty((matrix.rows, matrix.cols), matrix.dtype.numpy)
     strides = (matrix.ld * matrix.dtype.itemsize, matrix.dtype.itemsize)
-    elements = _memory(matrix).view(matrix.dtype.numpy)
-    return np.lib.stride_tricks.as_strided(elements, (matrix.rows, matrix.cols), strides)
+    flat = _memory(matrix).view(matrix.dtype.numpy)
+    lines = np.lib.stride_tricks.as_strided(flat, (matrix.lines, matrix.line), strides)
+    return lines if matrix.layout == "row" else lines.T
 
 
 _build_lock = threading.Lock()

@@ -7,17 +7,20 @@ from typing import Any
 
 from tilewright.backends.base import Dim3, Matrix
 from tilewright.backends.emulator import EmulatorBackend
-from tilewright.backends.emulator_observer import RaceReport, Watched, place_of, watch
+from tilewright.backends.emulator_observer import RaceParty, RaceReport, Watched, place_of, watch
 from tilewright.errors import EmulatorFault
 from tilewright.source import KernelSource
 
-# As RaceKind in race.hpp: a name, and what the earlier and the later party did.
-_RACES = (
-    ("write-write race", "wrote", "wrote"),
-    ("read-then-overwrite race", "read", "wrote"),
-    ("write-then-read race", "wrote", "read"),
-)
-_UNINITIALISED = len(_RACES)
+# As RaceKind, Agent and Deed in race_report.hpp.
+_WRITE_WRITE, _READ_THEN_OVERWRITE, _WRITE_THEN_READ, _UNINITIALISED, _UNFENCED, _EXIT = range(6)
+_RACES = {
+    _WRITE_WRITE: "write-write race",
+    _READ_THEN_OVERWRITE: "read-then-overwrite race",
+    _WRITE_THEN_READ: "write-then-read race",
+}
+_THREAD, _CP_ASYNC, _TMA_LOAD, _TMA_STORE, _WGMMA = range(5)
+_DEEDS = ("read", "wrote", "updated", "initialised", "used", "exited")
+_READ, _INITIALISED, _USED = (_DEEDS.index(deed) for deed in ("read", "initialised", "used"))
 
 
 def check_bounds(
@@ -89,8 +92,8 @@ def _findings(watched: Watched, reports: Sequence[RaceReport]) -> str:
     first: dict[tuple[Any, ...], RaceReport] = {}
     times: dict[tuple[Any, ...], int] = {}
     for report in reports:
-        places = (place_of(watched.kernel, report.first_pc), place_of(watched.kernel, report.second_pc))
-        key = (report.kind, report.first_is_copy, report.second_is_copy, *places)
+        places = (place_of(watched.kernel, report.first.pc), place_of(watched.kernel, report.second.pc))
+        key = (report.kind, report.first.agent, report.second.agent, *places)
         first.setdefault(key, report)
         times[key] = times.get(key, 0) + report.times
     lines = [_describe(report, key[-2], key[-1], times[key]) for key, report in first.items()]
@@ -98,21 +101,38 @@ def _findings(watched: Watched, reports: Sequence[RaceReport]) -> str:
 
 
 def _describe(report: RaceReport, first_place: str, second_place: str, times: int) -> str:
-    where = f"shared+{report.offset}" + (f" of block rank {report.rank}" if report.rank else "")
-    second = _party(report.second_rank, report.second_thread, report.second_is_copy)
+    is_mbarrier = not {report.first.deed, report.second.deed}.isdisjoint({_INITIALISED, _USED})
+    where = f"{'mbarrier ' if is_mbarrier else ''}shared+{report.offset}" + _of_block(report.rank)
+    first = f"{_party(report.first)} {_DEEDS[report.first.deed]} at {first_place}"
+    second = f"{_party(report.second)} {_DEEDS[report.second.deed]} at {second_place}"
     if report.kind == _UNINITIALISED:
-        text = f"{where} is read but nobody wrote it: {second} read at {second_place}"
-    else:
-        name, first_did, second_did = _RACES[report.kind]
-        first = _party(report.first_rank, report.first_thread, report.first_is_copy)
+        text = f"{where} is read but nobody wrote it: {second}"
+    elif report.kind == _EXIT:
         text = (
-            f"{name} at {where}: {first} {first_did} at {first_place}, {second} {second_did} at {second_place}, "
-            "and no barrier is between"
+            f"traffic in flight at exit: {where}: {first}, and nothing orders that before "
+            f"the exit of block rank {report.rank}"
         )
+    elif report.kind == _UNFENCED:
+        access = "read" if report.first.deed == _READ else "write"
+        text = (
+            f"generic {access} not fenced for the async proxy at {where}: {first}, {second}, "
+            "and no fence_proxy_async is between"
+        )
+    else:
+        text = f"{_RACES[report.kind]} at {where}: {first}, {second}, and no barrier is between"
     again = f"; {times} such accesses" if times > 1 else ""
     return f"{text} [block {','.join(map(str, report.block))}]{again}"
 
 
-def _party(rank: int, thread: int, is_copy: int) -> str:
-    owner = f"thread {thread}" + (f" of block rank {rank}" if rank else "")
-    return f"a cp.async of {owner}" if is_copy else owner
+def _party(party: RaceParty) -> str:
+    name = f"{'warp' if party.agent == _WGMMA else 'thread'} {party.index}{_of_block(party.rank)}"
+    return {
+        _CP_ASYNC: f"a cp.async of {name}",
+        _TMA_LOAD: f"a TMA load issued by {name}",
+        _TMA_STORE: f"a TMA store issued by {name}",
+        _WGMMA: f"a wgmma of {name}",
+    }.get(party.agent, name)
+
+
+def _of_block(rank: int) -> str:
+    return f" of block rank {rank}" if rank else ""

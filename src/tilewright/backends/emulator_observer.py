@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tilewright.backends.base import Dim3
 from tilewright.backends.emulator import EmulatorBackend, EmulatorKernel
-from tilewright.backends.emulator_lines import SourceLine, line_table
+from tilewright.backends.emulator_lines import LineTable, SourceLine, line_table
 from tilewright.backends.emulator_runtime import LaunchStats
 from tilewright.errors import EmulatorFault
 from tilewright.source import KernelSource
@@ -31,17 +31,49 @@ class SiteCounts(ctypes.Structure):
     ]
 
 
+class CopyCounts(ctypes.Structure):
+    """``tw::CopyCounts`` (trace_units.hpp)."""
+
+    _fields_ = [
+        ("pc", ctypes.c_uint64),
+        *((name, ctypes.c_uint32) for name in ("operand", "store")),
+        *((name, ctypes.c_uint64) for name in ("copies", "global_bytes", "saved_bytes", "shared_bytes")),
+    ]
+
+
+class MatrixCounts(ctypes.Structure):
+    """``tw::MatrixCounts`` (trace_units.hpp)."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("m", "n", "k", "padding")),
+        *((name, ctypes.c_uint64) for name in ("instructions", "a_bytes", "b_bytes")),
+    ]
+
+
+class WaitCounts(ctypes.Structure):
+    """``tw::WaitCounts`` (trace_units.hpp)."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in ("mbarrier_waits", "blocked_waits", "proxy_fences")]
+
+
+class RaceParty(ctypes.Structure):
+    """``tw::Party`` (race_report.hpp)."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("agent", "rank", "index", "deed")),
+        ("pc", ctypes.c_uint64),
+    ]
+
+
 class RaceReport(ctypes.Structure):
-    """``tw::RaceReport`` (race.hpp)."""
+    """``tw::RaceReport`` (race_report.hpp)."""
 
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("kind", "rank", "offset", "bytes")),
         ("block", ctypes.c_uint32 * 3),
-        *((name, ctypes.c_uint32) for name in ("first_rank", "first_thread", "first_is_copy")),
-        *((name, ctypes.c_uint32) for name in ("second_rank", "second_thread", "second_is_copy")),
         ("times", ctypes.c_uint32),
-        ("first_pc", ctypes.c_uint64),
-        ("second_pc", ctypes.c_uint64),
+        ("first", RaceParty),
+        ("second", RaceParty),
     ]
 
 
@@ -53,6 +85,9 @@ class Watched:
     stats: LaunchStats | None
     fault: EmulatorFault | None
     sites: list[SiteCounts]
+    copies: list[CopyCounts]
+    shapes: list[MatrixCounts]
+    waits: WaitCounts
     races: list[RaceReport]
     finer_cell_bytes: int  # smaller race-detector cells that the kernel needs; 0: these were small enough
 
@@ -83,25 +118,36 @@ def watch(
         except EmulatorFault as error:
             fault = EmulatorFault(error.kind, with_lines(kernel, error.detail))
         sites = _fetch(runtime.tw_trace_sites, SiteCounts)
+        copies = _fetch(runtime.tw_trace_copies, CopyCounts)
+        shapes = _fetch(runtime.tw_trace_shapes, MatrixCounts)
+        waits = WaitCounts()
+        runtime.tw_trace_waits(ctypes.byref(waits))
         races = _fetch(runtime.tw_race_reports, RaceReport)
         finer = int(runtime.tw_race_finer_cell_bytes())
         runtime.tw_observe_reset(ctypes.c_uint32(cell_bytes))  # gives the memory back
-    return Watched(kernel, stats, fault, sites, races, finer)
+    return Watched(kernel, stats, fault, sites, copies, shapes, waits, races, finer)
 
 
 def line_of(kernel: EmulatorKernel, pc: int) -> SourceLine | None:
     """The kernel's line that a reported program counter belongs to, where that can be told."""
+    found = _line_table(kernel, pc)
+    return found[0].find(found[1]) if found else None
+
+
+def place_of(kernel: EmulatorKernel, pc: int) -> str:
+    """A program counter in words: its line, and for a header's line where that was called from; or itself."""
+    found = _line_table(kernel, pc)
+    return (found[0].describe(found[1]) if found else None) or f"pc {pc:#x}"
+
+
+def _line_table(kernel: EmulatorKernel, pc: int) -> tuple[LineTable, int] | None:
+    """The kernel's line table, and where in it a program counter is."""
     table = line_table(Path(kernel.library_path))
     thunk = f"{kernel.source.entry}_thunk"
     if table is None or thunk not in table.symbols:
         return None
     loaded_at = kernel.thunk - table.symbols[thunk]
-    return table.find(pc - 1 - loaded_at)  # a return address; the access is before it
-
-
-def place_of(kernel: EmulatorKernel, pc: int) -> str:
-    """A program counter in words: its line, or itself."""
-    return str(line_of(kernel, pc) or f"pc {pc:#x}")
+    return table, pc - 1 - loaded_at  # a return address; the access is before it
 
 
 def with_lines(kernel: EmulatorKernel, text: str) -> str:

@@ -15,16 +15,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.backends.base import Dim3, Matrix
+from tilewright.backends import emulator_tensor_map
+from tilewright.backends.arguments import Arguments
+from tilewright.backends.base import Dim3, Matrix, TensorMap
 from tilewright.errors import EmulatorFault, UsageError
 
 Policy = Literal["eager", "lazy", "random"]
-POLICIES: tuple[Policy, ...] = ("eager", "lazy", "random")  # in the order of AsyncPolicy in cp_async.hpp
+POLICIES: tuple[Policy, ...] = ("eager", "lazy", "random")  # in the order of AsyncPolicy in async.hpp
 
 MAX_THREADS_PER_BLOCK = 1024  # as in runtime.hpp
 MAX_SHARED_BYTES = 227 << 10
 MAX_CLUSTER = 8
-_SLOT = 64  # tensor maps are copied with aligned vector moves
 
 
 class Buffer(ctypes.Structure):
@@ -56,11 +57,17 @@ class _Request(ctypes.Structure):
     ]
 
 
+_COUNTS = (
+    *("blocks", "switches", "early_exits", "mbarrier_waits", "mbarrier_blocked", "tma_loads", "tma_stores"),
+    *("dependency_waits", "dependency_launches"),
+)
+
+
 class _Result(ctypes.Structure):
-    """``tw::LaunchResult``."""
+    """``tw::LaunchResult``, which begins with ``tw::Counts``."""
 
     _fields_ = [
-        *((name, ctypes.c_uint64) for name in ("blocks", "switches", "fmas", "early_exits")),
+        *((name, ctypes.c_uint64) for name in (*_COUNTS, "fmas")),
         ("kind", ctypes.c_char * 32),
         ("report", ctypes.c_char * 8192),
     ]
@@ -74,11 +81,22 @@ class _Allocation(ctypes.Structure):
 
 @dataclass(frozen=True)
 class LaunchStats:
-    """What a launch did: blocks run, fiber switches, multiply-adds counted (instrumented builds) and its time."""
+    """What a launch did: blocks run, fiber switches, multiply-adds counted (instrumented builds) and its time.
+
+    ``mbarrier_waits`` counts waits of threads, ``mbarrier_blocked`` those for which the phase had not completed yet;
+    ``tma_loads`` and ``tma_stores`` count copies issued, ``dependency_waits`` and ``dependency_launches`` the calls of
+    the two halves of programmatic dependent launch, by thread.
+    """
 
     blocks: int
     switches: int
     fmas: int
+    mbarrier_waits: int
+    mbarrier_blocked: int
+    tma_loads: int
+    tma_stores: int
+    dependency_waits: int
+    dependency_launches: int
     seconds: float
 
 
@@ -104,46 +122,14 @@ class GuardedMemory:
         return np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.address))
 
 
-class Arguments:
-    """A kernel's arguments as ``cuLaunchKernel`` takes them: an array of pointers to values.
-
-    NumPy scalars are packed by their type, matrices as pointers, ``bytes`` as they are. Raises ``UsageError`` for
-    anything else: a Python ``int`` has no size.
-    """
-
-    def __init__(self, args: Sequence[Any]) -> None:
-        values = [self._pack(number, arg) for number, arg in enumerate(args)]
-        sizes = [_round_up(len(v)) for v in values]
-        table = _round_up(8 * len(values))
-        self.nbytes = table + sum(sizes)
-        self._storage = (ctypes.c_uint8 * (self.nbytes + _SLOT))()
-        self.address = _round_up(ctypes.addressof(self._storage))
-        at = self.address + table
-        for number, (value, size) in enumerate(zip(values, sizes, strict=True)):
-            ctypes.memmove(at, value, len(value))
-            ctypes.c_uint64.from_address(self.address + 8 * number).value = at
-            at += size
-
-    @staticmethod
-    def _pack(number: int, arg: Any) -> bytes:
-        if isinstance(arg, Matrix):
-            return arg.pointer.to_bytes(8, "little")
-        if isinstance(arg, np.generic):
-            return arg.tobytes()
-        if isinstance(arg, bytes):
-            return arg
-        raise UsageError(f"kernel argument {number} is {arg!r}; NumPy scalars, matrices and bytes can be passed")
-
-
-def _round_up(size: int) -> int:
-    return -(-size // _SLOT) * _SLOT
-
-
 def buffers(args: Sequence[Any]) -> list[Buffer]:
-    """The matrices among a kernel's arguments, in their order."""
-    matrices = [arg for arg in args if isinstance(arg, Matrix)]
-    sizes = [m.dtype.itemsize for m in matrices]
-    return [Buffer(m.pointer, m.cols * s, m.ld * s, m.rows, s) for m, s in zip(matrices, sizes, strict=True)]
+    """The matrices among a kernel's arguments, those behind tensor maps too, in their order."""
+    matrices = [arg.matrix if isinstance(arg, TensorMap) else arg for arg in args]
+    return [
+        Buffer(m.pointer, m.line * m.dtype.itemsize, m.ld * m.dtype.itemsize, m.lines, m.dtype.itemsize)
+        for m in matrices
+        if isinstance(m, Matrix)
+    ]
 
 
 def launch(
@@ -166,7 +152,7 @@ def launch(
     cluster. Raises ``EmulatorFault``; Ctrl-C ends a launch of the main thread as Python's own handler has it.
     """
     _check_shape(grid, block, shared_bytes, cluster, blocks)
-    packed, matrices = Arguments(args), buffers(args)
+    packed, matrices = Arguments(args, emulator_tensor_map.pack), buffers(args)
     request = _Request(thunk, packed.address, packed.address, packed.nbytes)
     request.observer = observer.encode() if observer else None
     if blocks is not None:
@@ -197,7 +183,8 @@ def launch(
             RuntimeWarning,
             stacklevel=4,
         )
-    return LaunchStats(result.blocks, result.switches, result.fmas, seconds)
+    counts = {name: getattr(result, name) for name in (*_COUNTS, "fmas") if name != "early_exits"}
+    return LaunchStats(**counts, seconds=seconds)
 
 
 def _check_shape(grid: Dim3, block: Dim3, shared_bytes: int, cluster: int, blocks: Sequence[int] | None) -> None:

@@ -9,10 +9,12 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.options import (
+    ROW_ROW,
     BackendOption,
     DTypeOption,
     Json,
     K,
+    LayoutOption,
     M,
     N,
     Rungs,
@@ -36,6 +38,7 @@ def climb(
     k: K = None,
     dtype: DTypeOption = None,
     rungs: Rungs = None,
+    layout: LayoutOption = ROW_ROW,
     backend: BackendOption = None,
     seed: Seed = 0,
     record: Annotated[
@@ -49,21 +52,29 @@ def climb(
     """
     shape = problem_size(size, m, n, k)
     if shape is not None:
-        require_memory(Problem(*shape, dtype or "fp32"))
+        require_memory(Problem(*shape, dtype or "fp32", None, *layout))
     from tilewright import climb as engine
     from tilewright import results
     from tilewright.backends import open_backend
-    from tilewright.measure import Schedule
+    from tilewright.measure import SUSTAINED, Schedule
     from tilewright.report.table import climb_tables
 
     if record is not None:
         _require_appendable(record)
         if open_backend(backend).name == "emulator":
             raise UsageError(f"--record {record}: nothing is measured in the emulator, which only counts")
-    schedule = Schedule() if record else Schedule.quick()
+    schedule = SUSTAINED if record else Schedule.quick()
     with output.progress() as report:
         result = engine.climb(
-            shape=shape, dtype=dtype, rungs=rungs, backend=backend, seed=seed, progress=report, schedule=schedule
+            shape=shape,
+            dtype=dtype,
+            rungs=rungs,
+            a_layout=layout.a,
+            b_layout=layout.b,
+            backend=backend,
+            seed=seed,
+            progress=report,
+            schedule=schedule,
         )
     data = result.to_dict()
     if json:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 
 from tilewright.backends import BackendName
 from tilewright.errors import UsageError
-from tilewright.problem import Problem
+from tilewright.problem import Layout, Problem
 
-DTypeName = Literal["fp32", "bf16"]
+DTypeName = Literal["fp32", "bf16", "fp16"]
 LARGEST_DIGITS = 18  # what fits 64 bits, as kernels, numpy and C want it
 
 
@@ -26,6 +27,28 @@ def whole(value: str | int) -> int:
     return int(text)
 
 
+class Layouts(NamedTuple):
+    """Of A and of B."""
+
+    a: Layout
+    b: Layout
+
+
+ROW_ROW = Layouts("row", "row")
+
+
+def layouts(value: str | Layouts) -> Layouts:
+    """The layouts that ``rc`` or ``row-column`` names; typer passes defaults through here too."""
+    if isinstance(value, Layouts):
+        return value
+    words = {"r": "row", "row": "row", "c": "column", "col": "column", "column": "column"}
+    parts = list(value) if len(value) == 2 else re.split(r"[-,/]", value)
+    found = [words.get(part.strip().lower()) for part in parts]
+    if len(found) != 2 or None in found:
+        raise typer.BadParameter(f"{value!r} is not one of rr, rc, cr, cc, or such as row-column.")
+    return Layouts(*cast("list[Layout]", found))
+
+
 def whole_option(*names: str, help: str) -> Any:
     """An option that takes a whole number."""
     return typer.Option(*names, parser=whole, metavar="INTEGER", help=help)
@@ -35,8 +58,20 @@ Size = Annotated[int | None, whole_option("--size", help="M, N and K at once.")]
 M = Annotated[int | None, whole_option("--m", help="Rows of A and C.")]
 N = Annotated[int | None, whole_option("--n", help="Columns of B and C.")]
 K = Annotated[int | None, whole_option("--k", help="Columns of A, rows of B.")]
-DTypeOption = Annotated[DTypeName | None, typer.Option("--dtype", help="Element type; both when left out.")]
+DTypeOption = Annotated[
+    DTypeName | None, typer.Option("--dtype", help="Element type; fp32 and then bf16 when left out.")
+]
 Rungs = Annotated[str | None, typer.Option("--rungs", "--rung", help="Such as 0-4, 2 or 0,2,4; all when left out.")]
+LayoutOption = Annotated[
+    Layouts,
+    typer.Option(
+        "--layout",
+        parser=layouts,
+        metavar="rr|rc|cr|cc",
+        show_default=False,
+        help="Row- or column-major A and B; rr when left out, which every rung reads; the others from rung 5 on.",
+    ),
+]
 BackendOption = Annotated[
     BackendName | None,
     typer.Option("--backend", help="Where kernels run; when left out TILEWRIGHT_BACKEND, else a GPU if there is one."),
@@ -65,7 +100,9 @@ def problem_size(size: int | None, m: int | None, n: int | None, k: int | None) 
 
 def require_memory(problem: Problem) -> None:
     """Raise ``UsageError`` for operands larger than this machine's memory, which would fail halfway or worse."""
-    elements = problem.m * problem.lda + problem.k * problem.ldb + problem.m * problem.ldc
+    a_lines = problem.m if problem.a_layout == "row" else problem.k
+    b_lines = problem.k if problem.b_layout == "row" else problem.n
+    elements = a_lines * problem.lda + b_lines * problem.ldb + problem.m * problem.ldc
     needed, memory = elements * problem.dtype.itemsize, machine_memory()
     if needed > memory:
         raise UsageError(

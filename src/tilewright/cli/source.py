@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from tilewright.cli import output
-from tilewright.cli.options import DTypeName, Json, whole, whole_option
+from tilewright.cli.options import ROW_ROW, DTypeName, Json, LayoutOption, whole, whole_option
 
 RungNumber = Annotated[
     int, typer.Argument(parser=whole, metavar="RUNG", help="Number of the rung.", show_default=False)
@@ -18,10 +18,13 @@ RungNumber = Annotated[
 
 def source(
     rung: RungNumber,
-    dtype: Annotated[DTypeName, typer.Option(help="Element type of A, B and C.")] = "fp32",
+    dtype: Annotated[
+        DTypeName | None, typer.Option(help="Element type of A, B and C; the rung's first when left out.")
+    ] = None,
     target: Annotated[
         Literal["gpu", "host"], typer.Option(help="What the compiler of a GPU or of the emulator is given.")
     ] = "gpu",
+    layout: LayoutOption = ROW_ROW,
     aligned: Annotated[
         bool, typer.Option("--aligned/--unaligned", help="For rows that start on 16-byte boundaries, or anywhere.")
     ] = True,
@@ -31,7 +34,9 @@ def source(
     from tilewright import dtypes, ladder
 
     chosen = ladder.rung(rung)
-    text = chosen.source(chosen.plan(dtypes.dtype(dtype), aligned=aligned), target).text
+    kind = dtypes.dtype(dtype) if dtype is not None else chosen.dtypes[0]
+    plan = chosen.plan(kind, aligned=aligned, a_layout=layout.a, b_layout=layout.b)
+    text = chosen.source(plan, target).text
     output.print_plain(re.sub(r"^#line .*\n", "", text, flags=re.MULTILINE) if plain else text)
 
 

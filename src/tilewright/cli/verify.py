@@ -10,10 +10,12 @@ from rich.text import Text
 
 from tilewright.cli import output
 from tilewright.cli.options import (
+    ROW_ROW,
     BackendOption,
     DTypeOption,
     Json,
     K,
+    LayoutOption,
     M,
     N,
     Rungs,
@@ -39,16 +41,20 @@ def verify(
     n: N = None,
     k: K = None,
     lda: Annotated[
-        int | None, whole_option("--lda", help="Elements from row to row of A; tight when left out.")
+        int | None,
+        whole_option("--lda", help="Elements from line to line of A; when left out, as few as the rung takes."),
     ] = None,
     ldb: Annotated[
-        int | None, whole_option("--ldb", help="Elements from row to row of B; tight when left out.")
+        int | None,
+        whole_option("--ldb", help="Elements from line to line of B; when left out, as few as the rung takes."),
     ] = None,
     ldc: Annotated[
-        int | None, whole_option("--ldc", help="Elements from row to row of C; tight when left out.")
+        int | None,
+        whole_option("--ldc", help="Elements from line to line of C; when left out, as few as the rung takes."),
     ] = None,
     dtype: DTypeOption = None,
     rungs: Rungs = None,
+    layout: LayoutOption = ROW_ROW,
     backend: BackendOption = None,
     fill: Annotated[
         Literal["normal", "integers", "positive", "probe"],
@@ -68,20 +74,24 @@ def verify(
     json: Json = False,
 ) -> None:
     """Run rungs on random operands and check every element of C against float64. Exit 1 when one is wrong."""
-    from tilewright import ladder
+    from tilewright import dtypes, ladder
     from tilewright.backends import open_backend
     from tilewright.problem import Problem
 
     m, n, k = problem_size(size, m, n, k) or DEFAULT_SIZE
-    chosen = list(ladder.rungs().values()) if rungs is None else ladder.parse_rungs(rungs)
-    problems = [Problem(m, n, k, name, lda=lda, ldb=ldb, ldc=ldc) for name in ([dtype] if dtype else ["fp32", "bf16"])]
+    chosen = ladder.select(rungs, None if dtype is None else dtypes.dtype(dtype), *layout)
+    problems = [Problem(m, n, k, kind, None, *layout, lda, ldb, ldc) for kind in chosen]
     for problem in problems:
         require_memory(problem)
     place = open_backend(backend, policy=policy, seed=seed)
     if checked and place.name != "emulator":
         raise UsageError("--checked is the emulator's: add --backend emulator")
     device = place.device()
-    jobs = [(rung, problem) for problem in problems for rung in chosen if problem.dtype in rung.dtypes]
+    jobs = [
+        (rung, _for_tma(problem, lda, ldb, ldc) if rung.uses_tma else problem)
+        for problem in problems
+        for rung in chosen[problem.dtype]
+    ]
     found = []
     with output.progress() as report:
         for done, (rung, problem) in enumerate(jobs):
@@ -101,26 +111,38 @@ def verify(
     else:
         output.say(f"{', '.join(map(str, problems))} on {device.name}; operands {fill}, seed {seed}")
         output.stdout().print(_table(found))
-    if not all(row["ok"] for row in found):
+    if any(row["ok"] is False for row in found):
         raise typer.Exit(1)
 
 
+def _for_tma(problem: Problem, lda: int | None, ldb: int | None, ldc: int | None) -> Problem:
+    """The problem with lines on 16-byte boundaries, but for the leading dimensions that were given."""
+    padded = problem.padded()
+    return padded.changed(lda=lda or padded.lda, ldb=ldb or padded.ldb, ldc=ldc or padded.ldc)
+
+
 def _check(place: Backend, rung: Rung, problem: Problem, fill: Any, seed: int, checked: bool) -> dict[str, Any]:
-    """Run one rung and judge what it wrote, and what it left alone. What a kernel does wrong is a finding."""
+    """Run one rung and judge what it wrote, and what it left alone. What a kernel does wrong is a finding.
+
+    ``ok`` is None when the rung does not take the operands.
+    """
     from tilewright.backends.emulator import EmulatorBackend
     from tilewright.checked import check as check_accesses
     from tilewright.operands import random_operands
-    from tilewright.run import make_operands, run
+    from tilewright.run import default_plan, make_operands, run
     from tilewright.verify import verify as check
 
     row: dict[str, Any] = {"rung": rung.number, "name": rung.name, "problem": problem.to_dict(), "ok": False}
     a, b = random_operands(problem, seed, fill)
     operands = make_operands(place, problem, a, b)
     try:
-        run(place, rung, operands)
+        plan = default_plan(rung, operands)
+    except UsageError as refusal:
+        return {**row, "ok": None, "error_over_bound": None, "says": str(refusal)}
+    try:
+        run(place, rung, operands, plan)
         c, intact = place.download(operands.c), place.padding_intact(operands.c)
         if checked and isinstance(place, EmulatorBackend):
-            plan = rung.plan(problem.dtype, aligned=operands.aligned)
             blocks = check_accesses(place, rung, plan, operands)
     except (CompileError, EmulatorFault, LaunchError) as error:
         return {**row, "error_over_bound": None, "says": str(error)}
@@ -134,6 +156,6 @@ def _check(place: Backend, rung: Rung, problem: Problem, fill: Any, seed: int, c
 def _table(found: list[dict[str, Any]]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for row in found:
-        mark = Text("ok", "green") if row["ok"] else Text("FAILED", "bold red")
+        mark = {True: Text("ok", "green"), False: Text("FAILED", "bold red"), None: Text("-", "dim")}[row["ok"]]
         table.add_row(mark, f"{row['rung']} {row['name']}", row["problem"]["dtype"], Text(row["says"]))
     return table

@@ -21,6 +21,8 @@ from rich.text import Text
 from tilewright import roofline
 
 WIDE = 110
+BY_TMA = "T"
+TMA = f"{BY_TMA} moved by TMA: whole boxes, which are no requests of lanes and fetch no sector in vain"
 GUESSED = "~ by guess: lanes of a warp passed some access unequally often, so its requests are not known exactly"
 
 Row = Mapping[str, Any]
@@ -87,7 +89,25 @@ def _excess(row: Row) -> tuple[str, str]:
 
 def _sectors(row: Row, key: str) -> str:
     operands = _get(row, "counted", "operands") or {}
-    return " ".join(f"{number(_get(operands, name, key)):>2}" for name in "abc") if operands else "-"
+    return " ".join(f"{_sectors_of(operands.get(name) or {}, key):>2}" for name in "abc") if operands else "-"
+
+
+def _sectors_of(operand: Mapping[str, Any], key: str) -> str:
+    if operand.get(key) is None and (operand.get("loaded_bytes") or operand.get("stored_bytes")):
+        return BY_TMA
+    return number(operand.get(key))
+
+
+def _copies(row: Row) -> str:
+    """What TMA moved, in words; empty where it moved nothing."""
+    counted = row.get("counted") or {}
+    if not counted.get("tma_copies"):
+        return ""
+    saved = counted.get("tma_bytes_saved_by_multicast")
+    beside = f", {saved:,} B saved by multicast" if saved else ""
+    blocks = counted["blocks"]
+    of = "a block" if blocks == 1 else f"{blocks} blocks"
+    return f"TMA counted for {of}: {counted['tma_copies']:,} copies, {counted['tma_bytes']:,} B{beside}"
 
 
 def _name(row: Row) -> tuple[str, str]:
@@ -227,6 +247,8 @@ def notes(rows: Sequence[Row]) -> Iterator[Text]:
     recorded = sorted({_recorded_label(row) for row in rows if row.get("recorded")})
     if recorded and not _timed(rows):
         yield Text("* " + "; ".join(recorded), "dim italic")
+    if any(BY_TMA in _sectors(row, "sectors_per_request") for row in rows):
+        yield Text(TMA, "dim italic")
     if any(_guess(row) for row in rows):
         yield Text(GUESSED, "dim italic")
 
@@ -249,7 +271,7 @@ def _row_style(row: Row) -> str:
 
 
 def arithmetic(rows: Sequence[Row], width: int) -> Iterator[Text]:
-    """A line a rung: where its derived figures come from and, where no column says it, what limits it."""
+    """A line a rung: where its derived figures come from, what limits it where no column says it, what TMA moved."""
     for row in rows:
         derived = row.get("derived") or {}
         if row.get("fault"):
@@ -257,6 +279,8 @@ def arithmetic(rows: Sequence[Row], width: int) -> Iterator[Text]:
         said = [str(derived["formula"])] if derived.get("formula") else []
         if width < WIDE and derived.get("bottleneck"):
             said.append(str(derived["bottleneck"]))
+        if copies := _copies(row):
+            said.append(copies)
         if row.get("counter_example") and isinstance(row["counter_example"], str):
             said.insert(0, row["counter_example"])
         if said:

@@ -7,17 +7,17 @@
 #include "signals.hpp"
 
 namespace tw {
-void* reallocate(void* memory, u64 bytes) {
+static float* allocate_parked() {
   set_leavable(false);  // Ctrl-C must not leave the C library's allocator half way
-  memory = realloc(memory, bytes);
+  void* memory = malloc(kWarpLanes * kMaxAccumulatorSize * sizeof(float));
   set_leavable(true);
-  if (!memory) fault("misuse", "the system has no memory for the wgmmas in flight in one warp");
-  return memory;
+  if (!memory) fault("misuse", "the system has no memory for the accumulators of the wgmmas in flight");
+  return static_cast<float*>(memory);
 }
 
 void Accumulator::park() {
   if (is_parked) return;
-  if (!parked) parked = static_cast<float*>(reallocate(nullptr, kWarpLanes * kMaxAccumulatorSize * sizeof(float)));
+  if (!parked) parked = allocate_parked();
   for (u32 lane = 0; lane < kWarpLanes; ++lane) {
     memcpy(parked + lane * size, lanes[lane], size * sizeof(float));
     memset(lanes[lane], kPoison, size * sizeof(float));

@@ -36,7 +36,4 @@ struct Accumulators {
   // A new one; the caller fills in where its lanes have it.
   Accumulator& add(u32 size);
 };
-
-// realloc that ends the launch instead of returning null.
-void* reallocate(void* memory, u64 bytes);
 }  // namespace tw

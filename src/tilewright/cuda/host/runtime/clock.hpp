@@ -6,26 +6,36 @@
 #include "runtime.hpp"
 
 namespace tw {
-// Agents are numbered in groups of 32. The first groups are the warps; then one cp.async agent a thread, in the same
-// order. Later asynchronous agents (TMA slots, warps of wgmma) follow as further groups.
+// Agents are numbered in groups of 32. Those of the generic proxy come first: the threads, warp by warp, then one
+// cp.async agent a thread, in the same order. Those of the async proxy follow, as they turn up.
 enum : u32 { kGroup = 32, kAlways = ~0u };
 
 struct Clock {
   u32 references;
-  u32* epoch;     // [agents]
-  u32* earliest;  // [agents / 32]: the smallest epoch of each group; valid once published
+  bool fences;       // whether `fenced` is in use; if not, it stands for zeros
+  u32* epoch;        // [agents]
+  u32* earliest;     // [agents / 32]: the smallest epoch of each group; valid once published
+  u32* fenced;       // [generic agents]: the latest epoch that a proxy fence followed on the way here
+  u32* all_fenced;   // [generic agents / 32]: the smallest of each group; valid once published
 };
 
 class Clocks {
  public:
-  // All clocks from now on cover this many agents, a multiple of 32. Earlier clocks become invalid.
-  void begin(u32 agents);
+  // All clocks from now on cover this many generic agents, a multiple of 32, and no other. Earlier clocks become invalid.
+  void begin(u32 generic);
+  // Makes room for more agents. Clocks stay valid and know nothing of the new ones.
+  void grow(u32 agents);
   u32 agents() const { return agents_; }
-  u32 groups() const { return agents_ / kGroup; }
 
   Clock* zero();                    // a new clock in which nothing has happened
   Clock* copy(const Clock* other);  // a new one with the same epochs
   void join(Clock* into, const Clock* other) const;
+  // Everything known of the generic proxy is followed by a proxy fence.
+  void fence(Clock* clock) const;
+  void raise(Clock* clock, u32 agent, u32 epoch) const {
+    if (clock->epoch[agent] < epoch) clock->epoch[agent] = epoch;
+  }
+  void raise_fenced(Clock* clock, u32 agent, u32 epoch) const;
   void publish(Clock* clock) const;  // no change after this
   Clock* hold(Clock* clock) const {
     ++clock->references;
@@ -35,8 +45,11 @@ class Clocks {
 
  private:
   Clock* fresh();
+  void place(Clock* clock, u32* memory) const;
+  size_t words() const { return size_t(agents_ + generic_) + (agents_ + generic_) / kGroup; }
+  void use_fences(Clock* clock) const;
 
-  u32 agents_ = 0;
+  u32 generic_ = 0, agents_ = 0;
   Clock** spare_ = nullptr;  // clocks nobody holds
   u32 spare_count_ = 0, spare_capacity_ = 0;
   Clock** all_ = nullptr;

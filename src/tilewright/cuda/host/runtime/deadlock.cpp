@@ -1,5 +1,7 @@
 // The deadlock report: who waits where.
+#include "cluster.hpp"
 #include "fault.hpp"
+#include "mbarrier.hpp"
 #include "scheduler.hpp"
 
 namespace tw {
@@ -27,7 +29,8 @@ u32 met_by(const Fiber& fiber) {
 }
 
 bool waits_alike(const Fiber& a, const Fiber& b) {
-  return a.waiting == b.waiting && barrier_of(a) == barrier_of(b) && met_by(a) == met_by(b);
+  return a.waiting == b.waiting && barrier_of(a) == barrier_of(b) && met_by(a) == met_by(b) &&
+         mbarrier_of(a) == mbarrier_of(b);
 }
 
 bool is_whole_warp(const Group& group) {
@@ -51,6 +54,10 @@ void print(const Group& group) {
     report.add(" (barrier %u: %u of %u threads arrived)", u32(barrier - block.barriers), barrier->arrived, needed);
   } else if (const u32 arrived = met_by(fiber)) {
     report.add(" (%d of %d live lanes arrived)", __builtin_popcount(arrived), __builtin_popcount(fiber.warp->alive));
+  } else if (mbarrier_of(fiber)) {
+    describe_mbarrier(report, fiber);
+  } else {
+    describe_cluster_wait(report, fiber);
   }
 }
 

@@ -2,12 +2,15 @@
 // one switch back to the caller.
 #include "launch.hpp"
 #include <string.h>
+#include "async.hpp"
+#include "cluster.hpp"
 #include "context.hpp"
 #include "cp_async.hpp"
 #include "fault.hpp"
+#include "mbarrier.hpp"
 #include "memory.hpp"
-#include "scheduler.hpp"
 #include "signals.hpp"
+#include "tma.hpp"
 #include "warpgroup.hpp"
 #include "wgmma.hpp"
 
@@ -96,6 +99,9 @@ void run(u64 cluster) {
   g_cluster.block_count = blocks;
   g_cluster.warp_count = blocks * g_cluster.blocks[0].warps;
   g_cluster.alive = blocks * g_cluster.blocks[0].threads;
+  mbarriers_begin_cluster();
+  bulk_begin_cluster();
+  cluster_barrier_begin();
   if (g_observer) g_observer->cluster_begin(g_cluster.blocks, blocks, g_cluster.blocks[0].threads);
   run_cluster();
   if (g_observer) g_observer->cluster_end();
@@ -160,8 +166,7 @@ TW_API void tw_launch(const tw::LaunchRequest* request, tw::LaunchResult* result
   tw_block_dim = {request->block[0], request->block[1], request->block[2]};
   tw_grid_dim = {request->grid[0], request->grid[1], request->grid[2]};
   register_buffers(request->buffers, request->buffer_count);
-  copies_begin_launch(AsyncPolicy(request->policy), request->seed);
-  wgmma_begin_launch(AsyncPolicy(request->policy));
+  async_begin_launch(AsyncPolicy(request->policy), request->seed);
   g_observer = find_observer(request->observer);
 
   if (request->observer && !g_observer) {
@@ -183,9 +188,7 @@ TW_API void tw_launch(const tw::LaunchRequest* request, tw::LaunchResult* result
   }
   g_observer = nullptr;
   tw_current = nullptr;
-  result->blocks = g_counts.blocks;
-  result->switches = g_counts.switches;
-  result->early_exits = g_counts.early_exits;
+  result->counts = g_counts;
   result->fmas = tw_fma_count;
   memcpy(result->kind, g_report.kind, sizeof result->kind);
   memcpy(result->report, g_report.text, g_report.length + 1);

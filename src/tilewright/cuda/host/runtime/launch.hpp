@@ -1,6 +1,6 @@
-// What a launch is told and what it tells. Python mirrors these structs (backends/emulator.py).
+// What a launch is told and what it tells. Python mirrors these structs (backends/emulator_runtime.py).
 #pragma once
-#include "runtime.hpp"
+#include "scheduler.hpp"
 
 namespace tw {
 struct LaunchRequest {
@@ -20,7 +20,8 @@ struct LaunchRequest {
 };
 
 struct LaunchResult {
-  u64 blocks, switches, fmas, early_exits;
+  Counts counts;
+  u64 fmas;
   char kind[32];  // of the fault; empty: none
   char report[8192];
 };

@@ -49,6 +49,14 @@ void places_begin(const Block* blocks, u32 count) {
   for (u64& line : g_known_lines) line = 0;
 }
 
+SharedPlace shared_place(const void* address) {
+  for (u32 rank = 0; rank < g_block_count; ++rank) {
+    const u64 offset = u64(address) - u64(g_blocks[rank].shared);
+    if (offset < g_blocks[rank].shared_bytes) return {rank, u32(offset)};
+  }
+  fault("misuse", "%p is not in shared memory", address);
+}
+
 Place locate_elsewhere(const Fiber& fiber, u64 address, u32 bytes, bool write, u64 pc) {
   u32 count;
   const Buffer* all = buffers(&count);

@@ -29,6 +29,10 @@ inline Place locate(const Fiber& fiber, u64 address, u32 bytes, bool write, u64 
   return locate_elsewhere(fiber, address, bytes, write, pc);
 }
 
+// Where an address of shared memory lies that a primitive has checked.
+struct SharedPlace { u32 rank, offset; };
+SharedPlace shared_place(const void* address);
+
 // The blocks that run now, whose arenas are shared memory.
 void places_begin(const Block* blocks, u32 count);
 }  // namespace tw

@@ -1,54 +1,99 @@
-// See race.hpp. Agents: thread slots first (32 a warp, even where a warp has fewer threads), then the cp.async agent of
-// each slot. A copy agent's epochs are the numbers of its groups, so waiting for a group is knowing an epoch.
+// See race.hpp: the agents, and what orders them. Threads have slots, 32 a warp even where a warp has fewer.
 #include "race.hpp"
 
 namespace tw {
 void RaceDetector::reset(u32 cell_bytes) {
   cell_bytes_ = cell_bytes;
-  finer_cell_bytes_ = report_count_ = 0;
+  finer_cell_bytes_ = 0;
+  reports_.clear();
 }
 
 void RaceDetector::cluster_begin(Block* blocks, u32 count, u32 threads) {
   blocks_ = blocks;
+  block_count_ = count;
   slots_per_block_ = (threads + kGroup - 1) / kGroup * kGroup;
   slots_ = count * slots_per_block_;
   clocks_.begin(2 * slots_);
   barriers_.clear();
-  for (u32 rank = 0; rank < count; ++rank) shadows_[rank].begin(blocks[rank].shared_bytes, cell_bytes_);
+  copies_.clear();
+  destinations_.clear();
+  remote_.clear();
+  async_count_ = 0;
+  joined_ = fenced_ = {};
+  for (u32 rank = 0; rank < count; ++rank) {
+    shadows_[rank].begin(blocks[rank].shared_bytes, cell_bytes_);
+    exited_[rank] = nullptr;
+  }
   if (slots_ > thread_room_) {
     free(threads_);
+    free(products_);
     threads_ = static_cast<Thread*>(allocate(slots_, sizeof(Thread)));
+    products_ = static_cast<Groups*>(allocate(slots_ / kWarpLanes, sizeof(Groups)));
     thread_room_ = slots_;
   }
   Clock* start = clocks_.zero();
   for (u32 slot = 0; slot < slots_; ++slot) {
     // A slot without a thread never acts: everything it does is known.
     if (slot % slots_per_block_ >= threads) start->epoch[slot] = kAlways;
-    threads_[slot] = {clocks_.hold(start), 1, 0, 1, nullptr, nullptr, nullptr};
+    threads_[slot] = {};
+    threads_[slot].known = clocks_.hold(start);
+    threads_[slot].epoch = 1;
+    threads_[slot].copies = {slots_ + slot, 1, 0};
+    products_of(slot) = {};
   }
   clocks_.publish(start);
   clocks_.release(start);
 }
 
-u32 RaceDetector::slot_of(const Fiber& fiber) const {
-  return fiber.owner->rank * slots_per_block_ + fiber.thread_in_block;
+// ---- what is known ----
+
+// The groups of a thread, or of its warp, that are this agent's; null: it is somebody else's.
+const RaceDetector::Groups* RaceDetector::groups_of(u32 slot, u32 agent) const {
+  const Thread& thread = threads_[slot];
+  if (agent == thread.copies.agent) return &thread.copies;
+  if (agent == thread.stores.agent) return &thread.stores;
+  return agent == products_of(slot).agent ? &products_of(slot) : nullptr;
 }
 
-// ---- order ----
-
-bool RaceDetector::knows(const Actor& actor, u32 agent, u32 epoch) const {
-  if (agent == actor.slot) return true;
-  if (agent == copy_agent(actor.slot)) return epoch <= actor.thread.copies_known;
-  return epoch <= actor.thread.known->epoch[agent];
+bool RaceDetector::happened(const Actor& by, u32 agent, u32 epoch) const {
+  bool told = true;
+  for (u32 i = 0; i < by.known_count; ++i) told = told && epoch <= by.known[i]->epoch[agent];
+  if (told || by.slot == agent) return true;
+  const Groups* own = by.slot != kNobody ? groups_of(by.slot, agent) : nullptr;
+  return own != nullptr && epoch <= own->known;
 }
 
-bool RaceDetector::knows_all(const Actor& actor, const Access& access, u32* unknown_agent) const {
-  if (access.epoch <= actor.thread.known->earliest[access.group]) return true;
-  for (u32 lanes = access.lanes; lanes != 0; lanes &= lanes - 1) {
-    *unknown_agent = access.group * kGroup + u32(__builtin_ctz(lanes));
-    if (!knows(actor, *unknown_agent, access.epoch)) return false;
+bool RaceDetector::is_fenced(const Actor& by, u32 agent, u32 epoch) const {
+  if (!is_generic(agent)) return true;
+  bool told = true;
+  for (u32 i = 0; i < by.known_count; ++i)
+    told = told && by.known[i]->fences && epoch <= by.known[i]->fenced[agent];
+  if (told || by.slot == kNobody) return told;
+  const Thread& self = threads_[by.slot];
+  return (agent == by.slot && epoch <= self.fenced) || (agent == self.copies.agent && epoch <= self.copies_fenced);
+}
+
+RaceDetector::Order RaceDetector::order(const Actor& by, u32 agent, u32 epoch) const {
+  if (!happened(by, agent, epoch)) return Order::kNone;
+  return by.async_proxy && !is_fenced(by, agent, epoch) ? Order::kUnfenced : Order::kFull;
+}
+
+// Of all lanes of an access: that of the first for which it is not kFull, whose agent this names.
+RaceDetector::Order RaceDetector::order(const Actor& by, const Access& access, u32* first_agent) const {
+  const bool fence_needed = by.async_proxy && is_generic(access.group * kGroup);
+  bool all = true;
+  for (u32 i = 0; i < by.known_count && all; ++i) {
+    const Clock& clock = *by.known[i];
+    all = !fence_needed ? access.epoch <= clock.earliest[access.group]
+                        : clock.fences && access.epoch <= clock.all_fenced[access.group];
   }
-  return true;
+  if (all) return Order::kFull;
+  for (u32 lanes = access.lanes; lanes != 0; lanes &= lanes - 1) {
+    *first_agent = access.group * kGroup + u32(__builtin_ctz(lanes));
+    const Order found = order(by, *first_agent, access.epoch);
+    if (found != Order::kFull) return found;
+  }
+  return Order::kFull;
 }
 
 void RaceDetector::set_known(Thread& thread, Clock* clock) {
@@ -57,10 +102,35 @@ void RaceDetector::set_known(Thread& thread, Clock* clock) {
   thread.known = clock;
 }
 
-void RaceDetector::arrive(const void* key, const Fiber& fiber) {
-  const u32 slot = slot_of(fiber);
+// Adds what a clock knows to what a thread knows.
+void RaceDetector::learn(Thread& thread, Clock* clock) {
+  if (thread.known == clock) return;
+  if (joined_.known != thread.known || joined_.learned != clock) {
+    clocks_.release(joined_.known);
+    clocks_.release(joined_.learned);
+    clocks_.release(joined_.both);
+    joined_ = {clocks_.hold(thread.known), clocks_.hold(clock), clocks_.copy(thread.known)};
+    clocks_.join(joined_.both, clock);
+    clocks_.publish(joined_.both);
+  }
+  set_known(thread, joined_.both);
+}
+
+// ---- barriers ----
+
+void RaceDetector::add_groups(Clock* clock, u32 slot) const {
+  const Thread& thread = threads_[slot];
+  const auto add = [&](const Groups& own) {
+    if (own.agent != 0) clocks_.raise(clock, own.agent, own.known);
+  };
+  add(thread.copies);
+  add(thread.stores);
+  add(products_of(slot));
+}
+
+// Adds what a thread knows and did to a phase. What it does from now on is a new epoch.
+void RaceDetector::gather(Barrier& barrier, u32 slot) {
   Thread& thread = threads_[slot];
-  Barrier& barrier = barriers_[u64(key)];
   if (barrier.gathering == nullptr) {
     barrier.gathering = clocks_.copy(thread.known);
   } else if (barrier.joined_last != thread.known) {
@@ -72,9 +142,15 @@ void RaceDetector::arrive(const void* key, const Fiber& fiber) {
     barrier.joined_last = thread.known;
   }
   barrier.gathering->epoch[slot] = thread.epoch++;
-  u32& copies = barrier.gathering->epoch[copy_agent(slot)];
-  if (copies < thread.copies_known) copies = thread.copies_known;
+  clocks_.raise_fenced(barrier.gathering, slot, thread.fenced);
+  clocks_.raise_fenced(barrier.gathering, thread.copies.agent, thread.copies_fenced);
+  add_groups(barrier.gathering, slot);
+}
 
+void RaceDetector::arrive(const void* key, const Fiber& fiber) {
+  Thread& thread = thread_of(fiber);
+  Barrier& barrier = barriers_[u64(key)];
+  gather(barrier, slot_of(fiber));
   clocks_.hold(barrier.gathering);
   clocks_.hold(thread.known);
   clocks_.release(thread.arrived_phase);
@@ -95,127 +171,86 @@ void RaceDetector::complete(const void* key) {
 }
 
 void RaceDetector::leave(const void* key, const Fiber& fiber) {
-  Thread& thread = threads_[slot_of(fiber)];
+  Thread& thread = thread_of(fiber);
   // A thread that arrived leaves with its own phase, even when the barrier has gone on since.
   Clock* phase = thread.arrived_at == key ? thread.arrived_phase : barriers_[u64(key)].completed;
   if (phase == nullptr) return;
-  if (thread.arrived_at == key && thread.arrived_with == thread.known) {
-    set_known(thread, phase);
-    return;
+  if (thread.arrived_at == key && thread.arrived_with == thread.known)
+    set_known(thread, phase);  // which has it all
+  else
+    learn(thread, phase);
+}
+
+// ---- mbarriers ----
+
+// PTX's fence.mbarrier_init is for cluster barriers with relaxed arrivals. Here all arrivals are releases: what has to come
+// between this and another thread's use is a barrier.
+void RaceDetector::mbarrier_init(const Fiber& fiber, SharedPlace at, u64 pc) {
+  mbarrier_at(at.rank, at.offset).init_pc = pc;
+  access(fiber, at.rank, at.offset, sizeof(u64), Operation::kWrite, pc);
+}
+
+void RaceDetector::mbarrier_use(const Fiber& fiber, SharedPlace at, u64 pc) {
+  access(fiber, at.rank, at.offset, sizeof(u64), Operation::kAtomic, pc);
+}
+
+// Arrivals are atomic updates of one word, each of which goes on with what the ones before released, in earlier phases,
+// too (PTX ISA, "Observation Order"): a phase knows what the phase before knew.
+void RaceDetector::open_phase(Barrier& barrier) {
+  if (barrier.gathering == nullptr)
+    barrier.gathering = barrier.completed != nullptr ? clocks_.copy(barrier.completed) : clocks_.zero();
+}
+
+void RaceDetector::mbarrier_arrive(const void* mbarrier, const Fiber& fiber) {
+  Barrier& barrier = barriers_[u64(mbarrier)];
+  open_phase(barrier);
+  gather(barrier, slot_of(fiber));
+}
+
+void RaceDetector::mbarrier_leave(const void* mbarrier, const Fiber& fiber) {
+  Clock* phase = barriers_[u64(mbarrier)].completed;
+  if (phase != nullptr) learn(thread_of(fiber), phase);  // null: it waited for the phase before the first
+}
+
+void RaceDetector::fence_proxy_async(const Fiber& fiber) {
+  Thread& thread = thread_of(fiber);
+  thread.fenced = thread.epoch++;
+  thread.copies_fenced = thread.copies.known;
+  if (fenced_.both == thread.known) return;
+  if (fenced_.known != thread.known) {
+    clocks_.release(fenced_.known);
+    clocks_.release(fenced_.both);
+    fenced_ = {clocks_.hold(thread.known), nullptr, clocks_.copy(thread.known)};
+    clocks_.fence(fenced_.both);
+    clocks_.publish(fenced_.both);
   }
-  Clock* both = clocks_.copy(thread.known);
-  clocks_.join(both, phase);
-  clocks_.publish(both);
-  set_known(thread, both);
-  clocks_.release(both);
+  set_known(thread, fenced_.both);
 }
 
-// ---- accesses ----
+// ---- the end ----
 
-template <class Visit> void RaceDetector::each_cell(u32 rank, u32 offset, u32 bytes, Visit visit) {
-  const u32 granule = offset | bytes;
-  if ((granule & (cell_bytes_ - 1)) != 0) {
-    finer_cell_bytes_ = granule & -granule;
-    fault("misuse", "the race detector watches cells of %u bytes; an access of %u bytes at shared+%u needs finer ones",
-          cell_bytes_, bytes, offset);
+void RaceDetector::thread_exit(const Fiber& fiber) {
+  // What others do after this return is not known to it, so it is no use noting it when nobody has done anything yet.
+  if (async_count_ == 0 && remote_.count() == 0) return;
+  Clock*& exited = exited_[fiber.owner->rank];
+  if (exited == nullptr) exited = clocks_.zero();
+  clocks_.join(exited, thread_of(fiber).known);
+  add_groups(exited, slot_of(fiber));
+}
+
+// A block's shared memory is there until its last thread returns: accesses by others have to come before one of these.
+void RaceDetector::cluster_end() {
+  const auto outlived = [&](u32 rank, u32 offset, u32 agent, u32 epoch, Deed deed, u64 pc) {
+    if (exited_[rank] != nullptr && epoch <= exited_[rank]->epoch[agent]) return;
+    report(RaceKind::kExit, rank, offset, party(agent, deed, pc), {u32(Agent::kBlock), rank, 0, u32(Deed::kExited), 0});
+  };
+  for (u32 i = 0; i < async_count_; ++i) {
+    const AsyncAgent& last = async_[i];
+    outlived(last.rank, last.offset, 2 * slots_ + i, last.epoch,
+             last.kind == Agent::kTmaLoad ? Deed::kWrote : Deed::kRead, last.pc);
   }
-  for (u32 at = offset; at < offset + bytes; at += cell_bytes_) visit(shadows_[rank][at / cell_bytes_], at);
-}
-
-void RaceDetector::access(const Fiber& fiber, u32 rank, u32 offset, u32 bytes, Operation operation, u64 pc) {
-  const u32 slot = slot_of(fiber);
-  const Actor actor = {threads_[slot], slot, slot, threads_[slot].epoch};
-  each_cell(rank, offset, bytes, [&](Cell& cell, u32 at) {
-    if (operation == Operation::kWrite)
-      write(cell, actor, rank, at, pc);
-    else
-      read(cell, actor, rank, at, operation == Operation::kAtomic, pc);
+  remote_.each([&](u64 key, const RemoteAccess& last) {
+    outlived(u32(key >> 32), last.offset, u32(key) - 1, last.epoch, last.deed, last.pc);
   });
-}
-
-// A read, or an atomic: both conflict with plain writes; atomics conflict with reads, but not with each other.
-void RaceDetector::read(Cell& cell, const Actor& actor, u32 rank, u32 offset, bool atomic, u64 pc) {
-  const Access mine = {pc, actor.epoch, 1u << actor.agent % kGroup, actor.agent / kGroup, atomic};
-  if (!cell.note(mine)) return;
-  if (!cell.written()) return report(RaceKind::kUninitialised, rank, offset, actor.agent, 0, actor, pc);
-  if (!knows(actor, cell.writer, cell.writer_epoch))
-    report(RaceKind::kWriteThenRead, rank, offset, cell.writer, cell.writer_pc, actor, pc);
-  if (!atomic && !cell.has_atomics) return;
-  cell.has_atomics = cell.has_atomics || atomic;
-  cell.each_access([&](const Access& other) {
-    u32 agent;
-    if (bool(other.atomic) == atomic || knows_all(actor, other, &agent)) return;
-    report(atomic ? RaceKind::kReadThenOverwrite : RaceKind::kWriteThenRead, rank, offset, agent, other.pc, actor, pc);
-  });
-}
-
-void RaceDetector::write(Cell& cell, const Actor& actor, u32 rank, u32 offset, u64 pc) {
-  if (cell.written() && !knows(actor, cell.writer, cell.writer_epoch))
-    report(RaceKind::kWriteWrite, rank, offset, cell.writer, cell.writer_pc, actor, pc);
-  cell.each_access([&](const Access& other) {
-    u32 agent;
-    if (knows_all(actor, other, &agent)) return;
-    report(other.atomic ? RaceKind::kWriteWrite : RaceKind::kReadThenOverwrite, rank, offset, agent, other.pc, actor,
-           pc);
-  });
-  cell.writer = actor.agent;
-  cell.writer_epoch = actor.epoch;
-  cell.writer_pc = pc;
-  cell.forget_accesses();
-}
-
-// ---- cp.async: the shared write happens some time between the issue and the wait for its group ----
-
-void RaceDetector::copy_issue(const Fiber& fiber, u32 rank, u32 offset, u32 bytes, u64 pc) {
-  const u32 slot = slot_of(fiber);
-  const Actor actor = {threads_[slot], slot, copy_agent(slot), threads_[slot].copies_open};
-  each_cell(rank, offset, bytes, [&](Cell& cell, u32 at) { write(cell, actor, rank, at, pc); });
-}
-
-void RaceDetector::copy_commit(const Fiber& fiber) { ++threads_[slot_of(fiber)].copies_open; }
-
-void RaceDetector::copy_wait(const Fiber& fiber, u32 newest_allowed) {
-  Thread& thread = threads_[slot_of(fiber)];
-  const u32 committed = thread.copies_open - 1;
-  if (committed > newest_allowed && committed - newest_allowed > thread.copies_known)
-    thread.copies_known = committed - newest_allowed;
-}
-
-// ---- reports ----
-
-void RaceDetector::report(RaceKind kind, u32 rank, u32 offset, u32 first_agent, u64 first_pc, const Actor& second,
-                          u64 pc) {
-  for (u32 i = 0; i < report_count_; ++i) {
-    RaceReport& r = reports_[i];
-    if (r.kind == u32(kind) && r.first_pc == first_pc && r.second_pc == pc) {
-      ++r.times;
-      return;
-    }
-  }
-  if (report_count_ == kMaxReports) return;
-  const auto rank_of = [&](u32 agent) { return agent % slots_ / slots_per_block_; };
-  const auto thread_of = [&](u32 agent) { return agent % slots_ % slots_per_block_; };
-  const Dim3 block = blocks_[rank_of(second.agent)].index;
-  RaceReport& r = reports_[report_count_++];
-  r = {};
-  r.kind = u32(kind);
-  r.rank = rank;
-  r.offset = offset;
-  r.bytes = cell_bytes_;
-  r.block[0] = block.x, r.block[1] = block.y, r.block[2] = block.z;
-  r.first_rank = rank_of(first_agent);
-  r.first_thread = thread_of(first_agent);
-  r.first_is_copy = first_agent >= slots_;
-  r.second_rank = rank_of(second.agent);
-  r.second_thread = thread_of(second.agent);
-  r.second_is_copy = second.agent >= slots_;
-  r.times = 1;
-  r.first_pc = first_pc;
-  r.second_pc = pc;
-}
-
-u32 RaceDetector::reports(RaceReport* out, u32 room) const {
-  for (u32 i = 0; i < report_count_ && i < room; ++i) out[i] = reports_[i];
-  return report_count_;
 }
 }  // namespace tw

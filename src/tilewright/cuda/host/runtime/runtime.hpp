@@ -109,7 +109,8 @@ struct Observer {
 
   // mbarriers, by their address: a thread arrives; the phase completes once all arrivals and bytes are in; each thread
   // whose wait succeeds leaves, with what the last completed phase gathered. `blocked`: it had to wait at all.
-  virtual void mbarrier_init(const void*, Fiber*) {}
+  virtual void mbarrier_init(const void*, Fiber*, u64 /*pc*/) {}
+  virtual void mbarrier_use(const void*, Fiber*, u64 /*pc*/) {}  // any other operation of a thread on it, at its start
   virtual void mbarrier_arrive(const void*, Fiber*) {}
   virtual void mbarrier_complete(const void*) {}
   virtual void mbarrier_leave(const void*, Fiber*, bool /*blocked*/) {}

@@ -14,14 +14,18 @@ struct Cluster {
 };
 extern Cluster g_cluster;
 
+// What a launch did. Python mirrors it (backends/emulator_runtime.py).
 struct Counts {
   u64 blocks, switches;
   u64 early_exits;  // __syncthreads passed after a thread of the block had returned: hardware does not promise that
+  u64 mbarrier_waits, mbarrier_blocked;  // by thread; blocked: those that had to wait
+  u64 tma_loads, tma_stores;
+  u64 dependency_waits, dependency_launches;  // griddepcontrol, by thread
 };
 extern Counts g_counts;
 
-// Stops the running fiber until somebody makes it ready; `waiting` says for what, in a deadlock report. Called last by a
-// primitive, so that the compiler jumps and the fiber, made ready, goes on in the kernel at once.
+// Stops the running fiber until somebody makes it ready; `waiting` says for what, in a deadlock report. Best called last
+// by a primitive, so that the compiler jumps and the fiber, made ready, goes on in the kernel at once.
 void suspend(const char* waiting);
 
 // Lets others run: the lanes above, then the next warps, so that all of them come before this fiber goes on.

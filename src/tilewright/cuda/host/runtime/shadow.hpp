@@ -3,6 +3,8 @@
 #include "runtime.hpp"
 
 namespace tw {
+enum class Operation : u8 { kRead, kWrite, kAtomic };
+
 // Accesses of one cell by lanes of one group of agents, at one epoch and one place in the program.
 struct Access {
   u64 pc;
@@ -11,6 +13,7 @@ struct Access {
   u32 group : 31;
   u32 atomic : 1;
 
+  Operation operation() const { return atomic ? Operation::kAtomic : Operation::kRead; }
   bool same_event(const Access& other) const {
     return pc == other.pc && epoch == other.epoch && group == other.group && atomic == other.atomic;
   }

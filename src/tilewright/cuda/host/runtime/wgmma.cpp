@@ -9,8 +9,6 @@
 #include "warpgroup.hpp"
 
 namespace tw {
-bool g_wgmma_at_random;
-
 namespace {
 struct Instruction {
   Operand a, b;
@@ -23,8 +21,8 @@ struct Instruction {
 };
 
 struct Queue {
-  Instruction* instructions;
-  u32 count, executed, room;
+  InFlight<Instruction> instructions;
+  u32 executed;    // of these
   u32 open_group;  // number of the group that the next commit closes
   bool fenced;     // since the last time that registers came back
   Accumulators accumulators;
@@ -43,7 +41,6 @@ struct Request {
 };
 
 Queue g_queues[kMaxWarps];
-AsyncPolicy g_policy;
 
 Queue& queue_of(const Warp& warp) { return g_queues[warp.index]; }
 
@@ -70,10 +67,10 @@ void execute(const Warp& warp, const Instruction& it) {
 }
 
 void execute_next(const Warp& warp, Queue& queue) {
-  const Instruction& next = queue.instructions[queue.executed++];
+  const Instruction& next = queue.instructions.items[queue.executed++];
   execute(warp, next);
   // At random, what is done shows; at the latest it does once the instruction was waited for.
-  if (--next.accumulator->to_execute == 0 && g_wgmma_at_random) next.accumulator->unpark(warp);
+  if (--next.accumulator->to_execute == 0 && g_policy == AsyncPolicy::kRandom) next.accumulator->unpark(warp);
 }
 
 Accumulator& accumulator_of(Queue& queue, const Warp& warp, const Request& request) {
@@ -99,15 +96,6 @@ void check_lanes(const Warp& warp, const Request& first) {
   }
 }
 
-Instruction& append(Queue& queue) {
-  if (queue.count == queue.room) {
-    const u32 room = queue.room ? 2 * queue.room : 16;
-    queue.instructions = static_cast<Instruction*>(reallocate(queue.instructions, room * sizeof(Instruction)));
-    queue.room = room;
-  }
-  return queue.instructions[queue.count++];
-}
-
 void issue(Warp& warp) {
   const Request& request = *static_cast<Request*>(warp.meeting.operands[0]);
   const bool a_in_registers = request.a_registers != nullptr;
@@ -129,7 +117,7 @@ void issue(Warp& warp) {
 
   Queue& queue = queue_of(warp);
   Accumulator& accumulator = accumulator_of(queue, warp, request);
-  Instruction& instruction = append(queue);
+  Instruction& instruction = queue.instructions.add({});
   instruction.a = a, instruction.b = b;
   instruction.a_in_registers = a_in_registers;
   instruction.accumulate = request.accumulate;
@@ -162,18 +150,17 @@ void commit(Warp& warp) {
 void wait(Warp& warp) {
   Queue& queue = queue_of(warp);
   const u32 newest_allowed = *static_cast<u32*>(warp.meeting.operands[0]);
+  const InFlight<Instruction>& all = queue.instructions;
   u32 finished = 0;  // instructions of all groups but the newest, which are the front of the queue
-  for (; finished < queue.count && queue.instructions[finished].group + newest_allowed < queue.open_group; ++finished) {
+  for (; finished < all.count && all.items[finished].group + newest_allowed < queue.open_group; ++finished) {
     if (finished == queue.executed) execute_next(warp, queue);
-    Accumulator& accumulator = *queue.instructions[finished].accumulator;
+    Accumulator& accumulator = *all.items[finished].accumulator;
     if (--accumulator.in_flight != 0) continue;
     accumulator.unpark(warp);
     queue.fenced = false;
   }
-  queue.count -= finished;
+  queue.instructions.remove(0, finished);
   queue.executed -= finished;
-  if (finished && queue.count)
-    memmove(queue.instructions, queue.instructions + finished, queue.count * sizeof(Instruction));
   if (g_observer) g_observer->wgmma_wait(&warp, newest_allowed);
 }
 
@@ -183,31 +170,27 @@ void together(const char* instruction, void* operand, void (*work)(Warp&)) {
 }
 }  // namespace
 
-void wgmma_begin_launch(AsyncPolicy policy) {
-  g_policy = policy;
-  g_wgmma_at_random = policy == AsyncPolicy::kRandom;
-}
-
 void wgmma_begin_block(const Block& block) {
   for (u32 w = 0; w < block.warps; ++w) {
     Queue& queue = queue_of(block.first_warp[w]);
     queue.accumulators.clear();
-    queue.count = queue.executed = queue.open_group = 0;
+    queue.instructions.count = queue.executed = queue.open_group = 0;
     queue.fenced = false;
   }
 }
 
 void execute_some(Warp& warp) {
   Queue& queue = queue_of(warp);
-  while (queue.executed < queue.count && coin()) execute_next(warp, queue);
+  while (queue.executed < queue.instructions.count && coin()) execute_next(warp, queue);
 }
 
 void check_wgmma_at_exit(const Fiber& fiber) {
   const Queue& queue = queue_of(*fiber.warp);
-  if (queue.count == 0) return;
+  const InFlight<Instruction>& all = queue.instructions;
+  if (all.count == 0) return;
   u32 uncommitted = 0;
-  for (u32 i = 0; i < queue.count; ++i) uncommitted += queue.instructions[i].group == queue.open_group;
-  fault("wgmma", "the warp returns with %u wgmmas it has not waited for, %u of them not committed", queue.count,
+  for (u32 i = 0; i < all.count; ++i) uncommitted += all.items[i].group == queue.open_group;
+  fault("wgmma", "the warp returns with %u wgmmas it has not waited for, %u of them not committed", all.count,
         uncommitted);
 }
 }  // namespace tw

@@ -1,18 +1,16 @@
 // When wgmma instructions read their operands and write their accumulators.
 #pragma once
-#include "cp_async.hpp"
+#include "async.hpp"
 
 #pragma GCC visibility push(hidden)
 namespace tw {
-void wgmma_begin_launch(AsyncPolicy policy);
 void wgmma_begin_block(const Block& block);
 void check_wgmma_at_exit(const Fiber& fiber);
 
-extern bool g_wgmma_at_random;
 void execute_some(Warp& warp);
 // A moment at which a warp's instructions may or may not have come further.
 inline void wgmma_progress(Warp& warp) {
-  if (g_wgmma_at_random) execute_some(warp);
+  if (__builtin_expect(g_policy == AsyncPolicy::kRandom, 0)) execute_some(warp);
 }
 }  // namespace tw
 #pragma GCC visibility pop

@@ -1,0 +1,334 @@
+"""The plans of rungs 5 to 11, which multiply on the tensor cores of Hopper, and which of them a kernel can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import get_args
+
+from tilewright.dtypes import BF16, FP16
+from tilewright.errors import UsageError
+from tilewright.plan import LARGEST_GRID, Dim3, Plan, TensorBox
+from tilewright.problem import Layout, Problem
+
+FIRST, LAST = 5, 11
+TMA, SPECIALISED, PERSISTENT, CLUSTERS = 7, 8, 9, 10  # the rungs that bring them in
+SHARED_LIMIT = 227 << 10  # bytes of a block (CUDA C++ Programming Guide, "Compute Capabilities", 9.0)
+SWIZZLE_ROW = 64  # 16-bit elements of a 128-byte row, the widest that TMA swizzles and wgmma reads
+REGISTER_FILE = 64 << 10  # 32-bit registers of an SM
+LONGEST_BOX = 256  # CUDA Driver API, cuTensorMapEncodeTiled: boxDim
+LARGEST_CLUSTER = 8  # what every GPU of the architecture can place
+# Registers a multiplying thread needs beside its accumulators: addresses, descriptors, loop counters. With fewer,
+# ptxas spills (128x192 a warpgroup takes 192 accumulators and does not fit 232 registers).
+SPARE_REGISTERS = 48
+# And those that ptxas must find at the kernel's entry for an instruction with N / 2 accumulators (its error C7602).
+ENTRY_REGISTERS = 26
+
+# The rung that brings each idea in, and so the first whose plans may differ from the default of the field.
+_SINCE = {
+    "consumers": FIRST + 1,
+    "producer_registers": SPECIALISED,
+    "consumer_registers": SPECIALISED,
+    "group": PERSISTENT,
+    "along_n": PERSISTENT,
+    "blocks": PERSISTENT,
+    "cluster_m": CLUSTERS,
+    "cluster_n": CLUSTERS,
+    "pingpong": LAST,
+    "half_tail": LAST,
+    "alternate_k": LAST,
+    "store_evict_first": LAST,
+    "epilogue_columns": LAST,
+    "epilogue_slabs": LAST,
+    "dependent_launch": LAST,
+}
+
+
+@dataclass(frozen=True)
+class TensorPlan(Plan):
+    """The compile-time values of a tensor-core rung; what a rung does not have yet keeps its default.
+
+    ``stages`` counts buffers of a K-step of A and B. ``warps_m x warps_n`` warps cover the tile in rung 5; later
+    ``consumers`` warpgroups multiply, from rung 8 on beside one that only loads, with ``producer_registers`` and
+    ``consumer_registers`` a thread. They share a tile's rows, or each has a tile of its own (``pingpong``).
+
+    A persistent grid (rungs 9 and up) has at most ``blocks`` blocks, which walk the tiles in super-rows of ``group``
+    cluster tiles, along M or (``along_n``) along N. ``cluster_m x cluster_n`` blocks form a cluster. ``half_tail``
+    cuts the tiles of a last wave that is at most half full; ``alternate_k`` walks K backwards in every other tile.
+
+    The epilogue of rung 11 sends C through ``epilogue_slabs`` slabs a consumer, of 64 rows by ``epilogue_columns``
+    columns; ``store_evict_first`` is its L2 hint. ``dependent_launch`` lets the next kernel start early. ``aligned``
+    is about C alone where TMA loads A and B. ``threads`` follows from the rest.
+
+    Raises ``UsageError`` for a combination that no kernel has, with the numbers that are against it.
+    """
+
+    threads: int = field(init=False)
+    stages: int = 4
+    warps_m: int = 0
+    warps_n: int = 0
+    consumers: int = 0
+    producer_registers: int = 0
+    consumer_registers: int = 0
+    group: int = 1
+    along_n: bool = False
+    blocks: int = 0
+    cluster_m: int = 1
+    cluster_n: int = 1
+    pingpong: bool = False
+    half_tail: bool = False
+    alternate_k: bool = False
+    store_evict_first: bool = False
+    epilogue_columns: int = 0
+    epilogue_slabs: int = 0
+    dependent_launch: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rung == FIRST:
+            threads = 32 * self.warps_m * self.warps_n
+        else:
+            threads = 128 * (self.consumers + (self.rung >= SPECIALISED))
+        object.__setattr__(self, "threads", threads)
+        for complaint in _complaints(self):
+            raise UsageError(f"rung {self.rung}: {complaint}")
+
+    @property
+    def persistent(self) -> bool:
+        """Whether a block computes several tiles."""
+        return self.rung >= PERSISTENT
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def dependent(self) -> bool:
+        """Whether a launch may start before the kernel ahead of it has ended."""
+        return self.dependent_launch
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of A and B in one stage."""
+        return (self.bm + self.bn) * self.bk * self.dtype.itemsize
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: the stages, the epilogue's slabs, and two 8-byte mbarriers a stage."""
+        slab = 64 * self.epilogue_columns * self.dtype.itemsize
+        barriers = 16 * self.stages if self.rung >= TMA else 0
+        return self.stages * self.tile_bytes + self.consumers * self.epilogue_slabs * slab + barriers
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a multiplying thread that hold its part of C."""
+        if self.rung == FIRST:
+            return self.bm * self.bn // self.threads
+        return self.bm * self.bn // (128 * (1 if self.pingpong else self.consumers))
+
+    @property
+    def entry_registers(self) -> int:
+        """Registers of each thread when the kernel starts: an even share of the SM's, in eights, as ptxas gives."""
+        return min(REGISTER_FILE // self.threads, 255) // 8 * 8
+
+    @property
+    def tensor_boxes(self) -> tuple[TensorBox, ...]:
+        """The operands that the kernel takes as tensor maps, in the order of its arguments.
+
+        A box is what one block of a cluster loads and multicasts: blocks side by side along N share a tile of A, those
+        along M one of B. K-major tiles are cut by rows, others by depth.
+        """
+        if self.rung < TMA:
+            return ()
+        a_rows = self.bm // (2 if self.half_tail else 1)
+        a_lines = (a_rows if self.a_layout == "row" else self.bk) // self.cluster_n
+        b_lines = (self.bn if self.b_layout == "column" else self.bk) // self.cluster_m
+        boxes = [TensorBox("a", (SWIZZLE_ROW, a_lines), 128), TensorBox("b", (SWIZZLE_ROW, b_lines), 128)]
+        if self.rung == LAST:
+            row_bytes = self.epilogue_columns * self.dtype.itemsize
+            boxes.append(TensorBox("c", (self.epilogue_columns, 64), row_bytes))
+        return tuple(boxes)
+
+    def cluster_tiles(self, problem: Problem) -> tuple[int, int]:
+        """Cluster tiles of C down and across: ``cluster_m x cluster_n`` tiles each, those beyond C's edge included."""
+        down, across = self.tiles(problem)
+        return -(-down // self.cluster_m), -(-across // self.cluster_n)
+
+    def grid(self, problem: Problem) -> Dim3:
+        """One block a tile of C, or as many whole clusters as there are, or as there is work for.
+
+        Raises ``UsageError`` when there are more tiles than a kernel counts.
+        """
+        if not self.persistent:
+            return super().grid(problem)
+        down, across = self.cluster_tiles(problem)
+        if down * across > LARGEST_GRID:
+            raise UsageError(
+                f"{problem} needs {down * across} blocks of {self.bm}x{self.bn}; a grid has at most {LARGEST_GRID}"
+            )
+        most = down * across * (2 if self.half_tail else 1)  # each tile of an only wave may be cut in two
+        return (min(self.blocks // self.cluster, most) * self.cluster, 1, 1)
+
+    def interior_block(self, problem: Problem) -> int:
+        """A block about the middle of C; of a persistent grid, where each has tiles all over C, the middle block."""
+        return self.grid(problem)[0] // 2 if self.persistent else super().interior_block(problem)
+
+    def edge_blocks(self, problem: Problem) -> list[int]:
+        """The blocks that compute the tiles along the four sides of C: all of a persistent grid."""
+        return list(range(self.grid(problem)[0])) if self.persistent else super().edge_blocks(problem)
+
+    def constants(self) -> Mapping[str, int | bool]:
+        """What the kernels read as ``plan::NAME``, in the order of the header."""
+        return {
+            "BM": self.bm,
+            "BN": self.bn,
+            "BK": self.bk,
+            "STAGES": self.stages,
+            "THREADS": self.threads,
+            "SHARED_BYTES": self.shared_bytes,
+            "A_K_MAJOR": self.a_layout == "row",
+            "B_K_MAJOR": self.b_layout == "column",
+            "ALIGNED": self.aligned,
+            "WARPS_M": self.warps_m,
+            "WARPS_N": self.warps_n,
+            "CONSUMERS": self.consumers,
+            "PRODUCER_REGISTERS": self.producer_registers,
+            "CONSUMER_REGISTERS": self.consumer_registers,
+            "GROUP": self.group,
+            "ALONG_N": self.along_n,
+            "CLUSTER_M": self.cluster_m,
+            "CLUSTER_N": self.cluster_n,
+            "PINGPONG": self.pingpong,
+            "HALF_TAIL": self.half_tail,
+            "ALTERNATE_K": self.alternate_k,
+            "STORE_EVICT_FIRST": self.store_evict_first,
+            "EPILOGUE_COLUMNS": self.epilogue_columns,
+            "EPILOGUE_SLABS": self.epilogue_slabs,
+            "DEPENDENT_LAUNCH": self.dependent_launch,
+        }
+
+
+def _complaints(plan: TensorPlan) -> Iterator[str]:
+    """Why no kernel has this plan, the most basic reason first; nothing when one has."""
+    if not FIRST <= plan.rung <= LAST:
+        yield f"rungs {FIRST} to {LAST} multiply on tensor cores"
+    if plan.dtype not in (BF16, FP16):
+        yield f"dtype is {plan.dtype}; tensor cores multiply bf16 or fp16"
+    for name in ("a_layout", "b_layout"):
+        if getattr(plan, name) not in get_args(Layout):
+            yield f"{name} is {getattr(plan, name)!r}; {' and '.join(get_args(Layout))} are possible"
+    for each in fields(plan):
+        if each.name in _SINCE and plan.rung < _SINCE[each.name] and getattr(plan, each.name) != each.default:
+            yield f"{each.name} is {getattr(plan, each.name)}; rungs {_SINCE[each.name]} and up have it"
+    if plan.bk != SWIZZLE_ROW:
+        yield f"bk is {plan.bk}; it must be {SWIZZLE_ROW}, a 128-byte row of 16-bit elements"
+    least = 3 if plan.rung == FIRST + 1 else 2
+    if plan.stages < least:
+        also = ", a third by the wgmmas still in flight" if least == 3 else ""
+        yield f"stages is {plan.stages}; one is read while another is filled{also}: {least} are the least"
+    yield from _about_the_tile(plan)
+    if plan.rung >= PERSISTENT:
+        yield from _about_the_grid(plan)
+    if plan.rung == LAST:
+        yield from _about_the_epilogue(plan)
+    for operand, lines in ((each.operand.upper(), each.box[1]) for each in plan.tensor_boxes):
+        if lines > LONGEST_BOX:
+            yield f"a TMA box of {operand} has {lines} lines; at most {LONGEST_BOX} are possible"
+    yield from _about_registers(plan)
+    if plan.shared_bytes > SHARED_LIMIT:
+        yield f"shared memory is {plan.shared_bytes} bytes with {plan.stages} stages; a block has {SHARED_LIMIT}"
+
+
+def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
+    bm, bn = plan.bm, plan.bn
+    if plan.rung == FIRST:
+        if plan.warps_m < 1 or plan.warps_n < 1 or plan.threads > 1024:
+            yield f"{plan.warps_m}x{plan.warps_n} warps; a block has 1 to 32"
+        step_m, step_n, unit = 16 * plan.warps_m, 16 * plan.warps_n, f"{plan.warps_m}x{plan.warps_n} warps of 16x16"
+    else:
+        if plan.warps_m or plan.warps_n:
+            yield f"{plan.warps_m}x{plan.warps_n} warps; from rung 6 on whole warpgroups multiply"
+        if not 1 <= plan.consumers <= 3:
+            yield f"consumers is {plan.consumers}; 1 to 3 warpgroups can multiply"
+        groups = 1 if plan.pingpong else plan.consumers
+        step_m, step_n, unit = 64 * groups, 16, f"{groups} warpgroups of 64 rows, and 16 columns"
+    if bm < 1 or bn < 1 or bm % step_m or bn % step_n:
+        yield f"the tile is {bm}x{bn}; it must be a multiple of {step_m}x{step_n} ({unit})"
+    at_once = plan.threads // 8  # threads copy 16 bytes each, 8 of them a line of 128
+    if plan.rung < TMA and (bm % at_once or bn % at_once):
+        yield f"the tile is {bm}x{bn}; {plan.threads} threads copy {at_once} lines of A or B at a time"
+    if plan.rung != FIRST and bn > 256:
+        yield f"bn is {bn}; one wgmma has at most 256 columns"
+    if plan.a_layout == "column" and bm % SWIZZLE_ROW:
+        yield f"bm is {bm}; column-major A lies in slabs of {SWIZZLE_ROW} rows, of which it must be a multiple"
+    if plan.b_layout == "row" and bn % SWIZZLE_ROW:
+        yield f"bn is {bn}; row-major B lies in slabs of {SWIZZLE_ROW} columns, of which it must be a multiple"
+
+
+def _about_the_grid(plan: TensorPlan) -> Iterator[str]:
+    m, n = plan.cluster_m, plan.cluster_n
+    if m < 1 or n < 1 or m * n > LARGEST_CLUSTER:
+        yield f"the cluster is {m}x{n}; it has 1 to {LARGEST_CLUSTER} blocks"
+    if plan.group < 1:
+        yield f"group is {plan.group}; a super-row has at least 1 cluster tile"
+    if plan.blocks < m * n or plan.blocks % (m * n):
+        yield f"blocks is {plan.blocks}; it must be a multiple of the {m * n} blocks of a cluster, and not 0"
+    halves = 2 if plan.half_tail else 1
+    cuts = [
+        ("A", plan.bm // halves if plan.a_layout == "row" else plan.bk, n, "cluster_n"),
+        ("B", plan.bn if plan.b_layout == "column" else plan.bk, m, "cluster_m"),
+    ]
+    for operand, lines, parts, name in cuts:
+        if lines % (8 * parts):
+            yield (
+                f"{name} is {parts}; it cuts {lines} lines of {operand}'s tile, which must give whole multiples of 8 "
+                "(the period of the swizzle)"
+            )
+
+
+def _about_the_epilogue(plan: TensorPlan) -> Iterator[str]:
+    if not plan.aligned:
+        yield "aligned is False; it stores C by TMA, which writes rows that start on 16-byte boundaries"
+    if plan.pingpong and plan.consumers != 2:
+        yield f"consumers is {plan.consumers}; 2 take turns in ping-pong"
+    if plan.half_tail and (plan.pingpong or plan.bm != 128 * plan.consumers):
+        yield (
+            f"half_tail cuts cooperative tiles of 128 rows a consumer in two; this is {plan.bm}x{plan.bn} for "
+            f"{plan.consumers}{' in ping-pong' if plan.pingpong else ''}"
+        )
+    columns = plan.epilogue_columns
+    if columns not in (16, 32, 64) or plan.bn % columns:
+        yield f"epilogue_columns is {columns}; 16, 32 and 64 are possible where they divide bn, which is {plan.bn}"
+    if plan.epilogue_slabs < 1:
+        yield f"epilogue_slabs is {plan.epilogue_slabs}; a consumer needs at least 1"
+
+
+def _about_registers(plan: TensorPlan) -> Iterator[str]:
+    available, limit = plan.entry_registers, "a thread of the block"
+    if plan.rung >= SPECIALISED:
+        producer, consumer = plan.producer_registers, plan.consumer_registers
+        for name, value in (("producer_registers", producer), ("consumer_registers", consumer)):
+            if value % 8 or not 24 <= value <= 256:
+                yield f"{name} is {value}; setmaxnreg takes multiples of 8 from 24 to 256"
+        if not producer <= available <= consumer:
+            yield (
+                f"registers go from {available} at entry down to {producer} and up to {consumer}; producer_registers "
+                "is the lower, consumer_registers the higher"
+            )
+        total, most = producer + plan.consumers * consumer, (plan.consumers + 1) * available
+        if total > most:
+            yield (
+                f"{producer} + {plan.consumers} x {consumer} registers are {total}; the block starts with "
+                f"{plan.consumers + 1} x {available} = {most}"
+            )
+        available, limit = consumer, "a consumer thread"
+        if plan.bn // 2 + ENTRY_REGISTERS > plan.entry_registers:
+            yield (
+                f"bn is {plan.bn}, whose wgmma needs {plan.bn // 2 + ENTRY_REGISTERS} registers at entry; "
+                f"{plan.threads} threads leave {plan.entry_registers}"
+            )
+    if plan.accumulators + SPARE_REGISTERS > available:
+        yield (
+            f"a tile of {plan.bm}x{plan.bn} takes {plan.accumulators} accumulators and about {SPARE_REGISTERS} other "
+            f"registers; {limit} has {available}"
+        )
