@@ -21,7 +21,7 @@ from tilewright.errors import TilewrightError, UnavailableError
 from tilewright.plan import Plan
 from tilewright.problem import Layout, Problem
 from tilewright.rivals import cublas, kernel_rival
-from tilewright.rivals_lt import lt_best
+from tilewright.rivals_lt import lt_best, names_of
 from tilewright.run import DEFAULT_ARCH, Operands
 
 ROWS = Path(__file__).with_name("tensor_rows.json")
@@ -121,17 +121,11 @@ class Bench:
     def vendors(self, sets: Sequence[Operands]) -> Iterator[tuple[measure.Rival, dict[str, Any]]]:
         """The vendor's GEMMs as rivals, with what a record says of them; without cublasLt, a line says why."""
         rival = cublas(self.backend, sets, CUBLAS)
-        yield rival, {"kernels": self._kernels(rival)}
+        yield rival, {"kernels": names_of(rival.launches[0], self.timer.kernel_names)}
         try:
             yield lt_best(self.backend, sets, self.timer, LT_BEST, kernels=self.timer.kernel_names)
         except UnavailableError as error:
             print(f"{LT_BEST} is left out: {error}")
-
-    def _kernels(self, rival: measure.Rival) -> list[str]:
-        try:
-            return self.timer.kernel_names(rival.launches[0])
-        except TilewrightError:
-            return []
 
 
 @dataclass

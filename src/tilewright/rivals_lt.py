@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from tilewright.backends.base import Matrix
 from tilewright.backends.cuda import CudaBackend, DeviceMemory
 from tilewright.dtypes import BF16, FP16, FP32
-from tilewright.errors import TilewrightError, UnavailableError, UsageError
+from tilewright.errors import UnavailableError, UsageError
 from tilewright.measure import Launch, Rival, Schedule, Timer, measure
 from tilewright.rivals import vendor_library
 from tilewright.run import Operands
@@ -227,13 +227,14 @@ def lt_best(
             "first_over_best": medians["0"] / medians[best] if "0" in medians else None,
             "algorithm": {**algorithms[best].config, "workspace_bytes": algorithms[best].workspace_bytes},
             "cublaslt": library.version(),
-            "kernels": list(_named(kernels, launches[0])),
+            "kernels": [] if kernels is None else names_of(launches[0], kernels),
         }
     return Rival(name, launches), described
 
 
-def _named(kernels: Callable[[Launch], Sequence[str]] | None, launch: Launch) -> Iterator[str]:
+def names_of(launch: Launch, kernels: Callable[[Launch], Sequence[str]]) -> list[str]:
+    """The names of a launch's kernels by ``kernels``; none where that fails, as names are only nice to have."""
     try:
-        yield from kernels(launch) if kernels is not None else ()
-    except TilewrightError:  # a name is nice to have
-        return
+        return list(kernels(launch))
+    except Exception:
+        return []

@@ -86,13 +86,15 @@ class CudaTimer:
         return Slot(time_us, clock.mhz, clock.note)
 
     def kernel_names(self, launch: Launch) -> list[str]:
-        """The kernels of one launch, in their own words, read from a capture of it that is never run."""
+        """The kernels of one launch, in their own words, read from a capture of it; it is run once before."""
         from cuda.bindings import driver
 
         relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         kernel = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
         found = []
         with self.backend.current(), driver_errors("capturing a launch"):
+            launch(self.stream)
+            self.stream.sync()
             call(driver.cuStreamBeginCapture, self.stream.handle, relaxed)
             try:
                 launch(self.stream)

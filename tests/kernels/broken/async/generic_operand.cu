@@ -9,7 +9,7 @@
 #include <tw/wgmma.cuh>
 
 enum Fault { NONE, READERS_FENCE, NO_FENCE, FENCE_BEFORE_WRITE, ONE_THREAD_FENCES, NO_BARRIER, UNWRITTEN };
-constexpr bool is(Fault fault) { return plan::FAULT == fault; }
+__device__ constexpr bool is(Fault fault) { return plan::FAULT == fault; }
 
 using Tile = tw::OperandTile<tw::bf16, true, 64, 64>;
 struct Shared {

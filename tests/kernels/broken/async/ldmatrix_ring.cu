@@ -8,7 +8,7 @@
 #include <tw/tma.cuh>
 
 enum Fault { NONE, LANE_FENCES, LOADER_FENCES, NO_FENCE, NO_WAIT };
-constexpr bool is(Fault fault) { return plan::FAULT == fault; }
+__device__ constexpr bool is(Fault fault) { return plan::FAULT == fault; }
 
 using TileA = tw::OperandTile<tw::bf16, true, 16, 64>;
 using TileB = tw::OperandTile<tw::bf16, true, 8, 64>;

@@ -8,7 +8,7 @@
 #include <tw/wgmma.cuh>
 
 enum Fault { NONE, PEER_NOT_READY, PEER_STILL_READS, LEAVES_EARLY };
-constexpr bool is(Fault fault) { return plan::FAULT == fault; }
+__device__ constexpr bool is(Fault fault) { return plan::FAULT == fault; }
 
 using Tile = tw::OperandTile<tw::bf16, true, 64, 64>;
 struct Shared {

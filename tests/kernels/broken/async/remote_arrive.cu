@@ -4,7 +4,7 @@
 #include <tw/memory.cuh>
 
 enum Fault { NONE, NO_CLUSTER_BARRIER, ORDINARY_WRITE };
-constexpr bool is(Fault fault) { return plan::FAULT == fault; }
+__device__ constexpr bool is(Fault fault) { return plan::FAULT == fault; }
 
 struct Shared {
   tw::Mbarrier come;

@@ -8,7 +8,7 @@
 
 enum Fault { NONE, NO_FULL_WAIT, NO_EMPTY_WAIT, TOO_MANY_BYTES, TOO_FEW_BYTES, READ_BEFORE_WAIT, RELEASED_TOO_EARLY,
              LOADS_TOO_MUCH, INITIALISED_TOO_LATE };
-constexpr bool is(Fault fault) { return plan::FAULT == fault; }
+__device__ constexpr bool is(Fault fault) { return plan::FAULT == fault; }
 
 using Tile = tw::OperandTile<tw::bf16, true, 64, 64>;
 constexpr int STAGES = 2;

@@ -7,7 +7,7 @@
 #include <tw/tma.cuh>
 
 enum Fault { NONE, NO_FENCE, OVERWRITES, NO_BARRIER_AFTER_WAIT, NO_BARRIER_BEFORE_STORE, NO_WAIT_AT_EXIT };
-constexpr bool is(Fault fault) { return plan::FAULT == fault; }
+__device__ constexpr bool is(Fault fault) { return plan::FAULT == fault; }
 
 using Tile = tw::OperandTile<tw::bf16, true, 64, 64>;
 struct Shared {
