@@ -2,10 +2,10 @@
 """Every kernel compiles, for every architecture it is meant for, and its main loop is what it should be.
 
 Each rung, dtype and plan (all layouts, aligned and not, and the counter-examples) goes through NVRTC for sm_90a, which
-needs no GPU, and the default plans of the CUDA-core rungs for the architectures around it. A table of registers,
-shared memory and stack is printed. A kernel that does not compile, draws a compiler warning or breaks a rule of
-sass_lint.py is a failure (exit 1); so is a CUDA-core rung that spills or uses a stack anywhere, where a tensor-core
-rung may outside its main loops.
+needs no GPU; so do the measured plans of tensor_rows.json, and the default plans of the CUDA-core rungs for the
+architectures around it. A table of registers, shared memory and stack is printed. A kernel that does not compile,
+draws a compiler warning or breaks a rule of sass_lint.py is a failure (exit 1); so is a CUDA-core rung that spills or
+uses a stack anywhere, where a tensor-core rung may outside its main loops.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from itertools import product
 from typing import get_args
 
 import sass_lint
+import tensor_bench
 
 from tilewright import ladder, nvrtc
 from tilewright.dtypes import DTYPES, DType
@@ -52,6 +53,12 @@ def jobs() -> Iterator[Job]:
             yield from (Job(rung, plan, what, HOPPER) for what, plan in plans(rung, dtype))
             if rung.number <= LAST_CUDA_CORE_RUNG:
                 yield from (Job(rung, rung.plan(dtype), "aligned", arch) for arch in OTHERS)
+    measured = {
+        row.candidate.plan: row.candidate for row in tensor_bench.read_rows() if row.candidate.rung.number == 11
+    }
+    yield from (
+        Job(chosen.rung, plan, f"of tensor_rows {n}", HOPPER) for n, (plan, chosen) in enumerate(measured.items())
+    )
 
 
 def plans(rung: ladder.Rung, dtype: DType) -> Iterator[tuple[str, Plan]]:

@@ -76,7 +76,7 @@ def load(
     swizzle: int,
     *,
     cluster: int = 1,
-    threads: int = 64,
+    waits: bool = True,
 ) -> list[Array]:
     """What lies in each block's shared memory once the box has been loaded, as 16-bit words."""
     box_bytes = 2 * int(np.prod(box))
@@ -89,13 +89,14 @@ def load(
         RANK=tensor.ndim,
         CLUSTER=cluster,
         SHARE=share,
+        WAITS=int(waits),
     )
     matrix = matrix_of(emulator, tensor, round_up(tensor.shape[-1], 8))
     out = emulator.empty(cluster, box_bytes // 4, FP32)
     map_ = tensor_map(matrix, tensor, (*box[:-1], share), swizzle)
     where = [np.int32(i) for i in (*at, 0)[:3]]
-    grid = (cluster, 1, 1)
-    emulator.launch(emulator.compile(source), grid, (threads, 1, 1), [map_, *where, out], shared_bytes, cluster=cluster)
+    grid, args = (cluster, 1, 1), [map_, *where, out]
+    emulator.launch(emulator.compile(source), grid, (64, 1, 1), args, shared_bytes, cluster=cluster)
     return list(emulator.download(out).view(np.uint16))
 
 
@@ -138,6 +139,13 @@ def test_each_block_gets_what_all_load(
     for image in found:
         np.testing.assert_array_equal(image.view(np.uint8), expected)
     assert last(emulator).tma_loads == cluster
+
+
+def test_a_box_read_too_early_shows_when_loads_are_lazy() -> None:
+    tensor = numbers(16, 64)
+    (eager,), (lazy,) = (load(EmulatorBackend(p), tensor, (0, 0), (64, 16), 0, waits=False) for p in POLICIES[:2])
+    np.testing.assert_array_equal(eager, tensor.ravel())
+    np.testing.assert_array_equal(lazy, np.full(64 * 16, 0xFFFF))
 
 
 def last(emulator: EmulatorBackend) -> LaunchStats:
@@ -210,7 +218,7 @@ def test_a_buffer_overwritten_too_early_shows_when_stores_are_lazy() -> None:
 def test_a_tensor_map_of_a_matrix(emulator: EmulatorBackend) -> None:
     tensor = numbers(40, 100)
     matrix = emulator.upload(tensor.view(BF16.numpy), 104)
-    source = kernel_source("core/tma_load.cu", SHARED_BYTES=3072, BOX_BYTES=2048, RANK=2, CLUSTER=1, SHARE=0)
+    source = kernel_source("core/tma_load.cu", SHARED_BYTES=3072, BOX_BYTES=2048, RANK=2, CLUSTER=1, SHARE=0, WAITS=1)
     out = emulator.empty(1, 512, FP32)
     args = [TensorMap(matrix, (64, 16)), np.int32(48), np.int32(30), np.int32(0), out]
     emulator.launch(emulator.compile(source), (1, 1, 1), (32, 1, 1), args, 3072)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +15,8 @@ from tilewright.errors import UnavailableError
 from tilewright.gpu import GpuSpec
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
-from tilewright.rivals import cublas, operand_sets, vendor_versions
+from tilewright.rivals import cublas, kernel_rival, operand_sets, vendor_versions
 from tilewright.roofline import percent_of_roof, roof_of
-from tilewright.run import arguments, prepare
 from tilewright.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -48,11 +45,7 @@ def time_rows(
         return []
     rotation = measure.rotation(problem.bytes_moved, gpu.l2_bytes)
     sets = operand_sets(backend, problem, rotation.sets, seed=seed)
-    rivals = []
-    for row in timed:
-        first = prepare(backend, row.rung, row.plan, sets[0])
-        launches = [first, *(replace(first, args=arguments(row.plan, operands)) for operands in sets[1:])]
-        rivals.append(measure.Rival(row.label, [partial(launch, backend) for launch in launches]))
+    rivals = [kernel_rival(backend, row.rung, row.plan, sets, row.label) for row in timed]
     try:
         rivals.append(cublas(backend, sets, VENDOR))
         baseline = VENDOR

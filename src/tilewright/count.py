@@ -20,9 +20,9 @@ _DEPTH = 128  # the most of K that is traced: the counts a MAC do not change bey
 def count(emulator: EmulatorBackend, rung: Rung, plan: Plan, problem: Problem, seed: int = 0) -> Counts | None:
     """The counts of one tile, or of the tiles of one cluster; None for a problem without work.
 
-    A large problem is cut to that and to a K of 128, its leading dimensions kept, so that each block has one tile
-    whatever the grid and its order. The multiply-adds that C needs are counted apart from those that are executed, on
-    padding too.
+    A large problem is cut to that and to a K of 128, its leading dimensions kept, so that each block has one tile, a
+    whole one where there is any, whatever the grid and its order. The multiply-adds that C needs are counted apart from
+    those that are executed, on padding too.
     """
     if 0 in (problem.m, problem.n, problem.k):
         return None
@@ -33,7 +33,7 @@ def count(emulator: EmulatorBackend, rung: Rung, plan: Plan, problem: Problem, s
     counts = trace(
         emulator,
         rung.source(plan, "host"),
-        plan.grid(part),
+        (plan.cluster, 1, 1),
         plan.block,
         arguments(plan, operands),
         plan.shared_bytes,

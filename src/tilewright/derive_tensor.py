@@ -116,8 +116,8 @@ def bottleneck(plan: TensorPlan, gpu: GpuSpec) -> str:
         return f"the warps that multiply also load: {copies} copies a thread and K-step; wgmma reads {reads}"
     if plan.rung < SPECIALISED:
         return (
-            f"a thread that multiplies refills the ring: it waits for all {plan.consumers} warpgroups before it goes on"
-            f"; at most {_kb(int(in_flight(plan).value))} in flight"
+            f"a thread that multiplies refills the ring, when all {4 * plan.consumers} warps have read a stage; "
+            f"at most {_kb(int(in_flight(plan).value))} in flight"
         )
     epilogue = _epilogue(plan, gpu)
     if not plan.persistent:

@@ -43,7 +43,7 @@ _PLANS: Mapping[int, Mapping[str, Any]] = {
         "bm": 128, "bn": 256, "bk": 16, "threads": 256, "tm": 16, "tn": 8, "warps_m": 2, "warps_n": 4,
         "stages": 2, "pad": 4,
     },
-    5: {"bm": 128, "bn": 256, "bk": 64, "stages": 3, "warps_m": 2, "warps_n": 4},
+    5: {"bm": 256, "bn": 128, "bk": 64, "stages": 3, "warps_m": 4, "warps_n": 2},
     6: _WARPGROUPS,
     7: _WARPGROUPS,
     8: _SPECIALISED,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal
 
 from tilewright.backends.base import Backend, Matrix
 from tilewright.errors import UnavailableError
+from tilewright.ladder import Rung
 from tilewright.measure import Rival
 from tilewright.nvrtc import installed_version
 from tilewright.operands import Fill, random_operands
+from tilewright.plan import Plan
 from tilewright.problem import Problem
-from tilewright.run import Operands, make_operands
+from tilewright.run import Operands, arguments, make_operands, prepare
 
 
 def operand_sets(
@@ -25,6 +29,13 @@ def operand_sets(
     draws, and with it the clock. Raises ``UsageError`` for another.
     """
     return [make_operands(backend, problem, *random_operands(problem, seed + i, fill)) for i in range(count)]
+
+
+def kernel_rival(backend: Backend, rung: Rung, plan: Plan, sets: Sequence[Operands], name: str) -> Rival:
+    """A rung with a plan, bound to each operand set. Raises as ``run.prepare`` does."""
+    first = prepare(backend, rung, plan, sets[0])
+    launches = [first, *(replace(first, args=arguments(plan, operands)) for operands in sets[1:])]
+    return Rival(name, [partial(launch, backend) for launch in launches])
 
 
 def cublas(backend: Backend, sets: Sequence[Operands], name: str = "cuBLAS") -> Rival:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.backends.cuda import CudaBackend
-from tilewright.backends.cuda_errors import driver_errors
+from tilewright.backends.cuda_errors import call, driver_errors
 from tilewright.gpu_clock import GpuClock
 from tilewright.measure import Launch, Slot
 
+MOST_NODES = 16  # of a launch's graph: a GEMM is one or two kernels
 POLL_S = 0.005  # between two looks at a running slot; NVML refreshes its readings more slowly than that
 
 
@@ -83,6 +84,33 @@ class CudaTimer:
             time_us = float(self._end - self._start) * 1e3 / (timed * prepared.launches)
             clock = self._clock.read()
         return Slot(time_us, clock.mhz, clock.note)
+
+    def kernel_names(self, launch: Launch) -> list[str]:
+        """The kernels of one launch, in their own words, read from a capture of it; it is run once before."""
+        from cuda.bindings import driver
+
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        kernel = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
+        found = []
+        with self.backend.current(), driver_errors("capturing a launch"):
+            launch(self.stream)
+            self.stream.sync()
+            call(driver.cuStreamBeginCapture, self.stream.handle, relaxed)
+            try:
+                launch(self.stream)
+            finally:
+                graph = call(driver.cuStreamEndCapture, self.stream.handle)
+            for node in filter(int, call(driver.cuGraphGetNodes, graph, MOST_NODES)):
+                if call(driver.cuGraphNodeGetType, node) == kernel:
+                    params = call(driver.cuGraphKernelNodeGetParams, node)
+                    named = (
+                        (driver.cuFuncGetName, params.func)
+                        if int(params.func)
+                        else (driver.cuKernelGetName, params.kern)
+                    )
+                    found.append(call(*named).decode())
+            call(driver.cuGraphDestroy, graph)
+        return found
 
     def _run(self, launches: Sequence[Launch]) -> None:
         for launch in launches:

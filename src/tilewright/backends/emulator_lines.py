@@ -49,11 +49,23 @@ class LineTable:
 
     def find(self, address: int) -> SourceLine | None:
         """The innermost ``.cu`` line that ``address`` belongs to; else the innermost line of any file."""
+        frames = self._frames(address)
+        return next((f for f in frames if f is not None and f.file.endswith(".cu")), frames[0])
+
+    def describe(self, address: int) -> str | None:
+        """The innermost line of kernel code in words; of a portable header, with the ``.cu`` line that called it."""
+        called = self.find(address)
+        inner = next((f for f in self._frames(address) if f is not None and f.file.startswith("tw/")), called)
+        if called is None or inner == called:
+            return None if called is None else str(called)
+        return f"{inner} (called at {called})"
+
+    def _frames(self, address: int) -> list[SourceLine | None]:
+        """The line of ``address``, then those of the inlined calls around it."""
         index = bisect.bisect_right(self.starts, address) - 1
         leaf = self.lines[index] if index >= 0 else None
         callers = sorted((i for i in self.inlined if i.low <= address < i.high), key=lambda i: -i.depth)
-        frames = [leaf, *(i.call for i in callers)]
-        return next((f for f in frames if f is not None and f.file.endswith(".cu")), leaf)
+        return [leaf, *(i.call for i in callers)]
 
 
 @lru_cache(maxsize=64)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tilewright.backends.base import Dim3
 from tilewright.backends.emulator import EmulatorBackend, EmulatorKernel
-from tilewright.backends.emulator_lines import SourceLine, line_table
+from tilewright.backends.emulator_lines import LineTable, SourceLine, line_table
 from tilewright.backends.emulator_runtime import LaunchStats
 from tilewright.errors import EmulatorFault
 from tilewright.source import KernelSource
@@ -130,17 +130,24 @@ def watch(
 
 def line_of(kernel: EmulatorKernel, pc: int) -> SourceLine | None:
     """The kernel's line that a reported program counter belongs to, where that can be told."""
+    found = _line_table(kernel, pc)
+    return found[0].find(found[1]) if found else None
+
+
+def place_of(kernel: EmulatorKernel, pc: int) -> str:
+    """A program counter in words: its line, and for a header's line where that was called from; or itself."""
+    found = _line_table(kernel, pc)
+    return (found[0].describe(found[1]) if found else None) or f"pc {pc:#x}"
+
+
+def _line_table(kernel: EmulatorKernel, pc: int) -> tuple[LineTable, int] | None:
+    """The kernel's line table, and where in it a program counter is."""
     table = line_table(Path(kernel.library_path))
     thunk = f"{kernel.source.entry}_thunk"
     if table is None or thunk not in table.symbols:
         return None
     loaded_at = kernel.thunk - table.symbols[thunk]
-    return table.find(pc - 1 - loaded_at)  # a return address; the access is before it
-
-
-def place_of(kernel: EmulatorKernel, pc: int) -> str:
-    """A program counter in words: its line, or itself."""
-    return str(line_of(kernel, pc) or f"pc {pc:#x}")
+    return table, pc - 1 - loaded_at  # a return address; the access is before it
 
 
 def with_lines(kernel: EmulatorKernel, text: str) -> str:

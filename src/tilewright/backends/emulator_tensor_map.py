@@ -22,7 +22,7 @@ def pack(tensor_map: TensorMap) -> bytes:
     matrix = tensor_map.matrix
     size = matrix.dtype.itemsize
     pitch = matrix.ld * size
-    if matrix.lines <= 1:  # no stride is ever taken
+    if matrix.lines <= 1 or matrix.line == 0:  # no stride leads to an element
         pitch = -(-max(pitch, 1) // 16) * 16
     extents = (max(matrix.line, 1), max(matrix.lines, 1))
     return encode(matrix.pointer, size, extents, (pitch,), tensor_map.box, tensor_map.swizzle_bytes)

@@ -1,5 +1,6 @@
 // A box that TMA loads into each block of a cluster, dumped as it lies in shared memory. Each block loads its share of
 // the box's outermost dimension and multicasts it to all.
+// Without WAITS, it is dumped too early.
 #include <tw/cluster.cuh>
 #include <tw/memory.cuh>
 #include <tw/tma.cuh>
@@ -31,7 +32,8 @@ extern "C" __global__ void tw_gemm(const __grid_constant__ tw::TensorMap map, in
     if (plan::RANK == 3 && plan::CLUSTER > 1)
       tw::tma_load_3d_multicast<tw::CacheHint::kEvictFirst>(share, map, s.full, x, y, z + rank * plan::SHARE, kAll);
   }
-  tw::mbarrier_wait(s.full, 0);
+  plan::WAITS ? tw::mbarrier_wait(s.full, 0) : __syncthreads();
   out += rank * (plan::BOX_BYTES / 4);
   for (int i = t; i < plan::BOX_BYTES / 4; i += blockDim.x) out[i] = s.box[i];
+  tw::mbarrier_wait(s.full, 0);
 }

@@ -14,7 +14,7 @@ struct Shared {
   T b[BK][BN];
 };
 
-// C[m, n] = A[m, k] B[k, n], all row-major with leading dimensions in elements.
+// C[m, n] = A[m, k] B[k, n] with leading dimensions in elements.
 extern "C" __global__ void __launch_bounds__(THREADS)
 tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64 ldc) {
   Shared& s = tw::shared<Shared>();

@@ -24,7 +24,7 @@ template <int WIDTH, int THREADS_ACROSS, int PER_THREAD> __device__ __forceinlin
   return INTERLEAVED ? (g * THREADS_ACROSS + thread) * WIDTH : thread * PER_THREAD + g * WIDTH;
 }
 
-// C[m, n] = A[m, k] B[k, n], all row-major with leading dimensions in elements.
+// C[m, n] = A[m, k] B[k, n] with leading dimensions in elements.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64 ldc) {
   Shared& s = tw::shared<Shared>();

@@ -3,12 +3,11 @@
 // title: Tensor cores, a warp at a time
 // idea: ldmatrix feeds mma.sync m16n8k16 from swizzled tiles; cp.async keeps several K-steps in flight. The roof changes.
 #include <tw/cp_async.cuh>
-#include <tw/fragment.cuh>
 #include <tw/load_tile.cuh>
-#include <tw/matrix.cuh>
 #include <tw/memory.cuh>
 #include <tw/operand_tile.cuh>
 #include <tw/types.cuh>
+#include <tw/warp_tile.cuh>
 
 using tw::i64;
 using tw::u32;
@@ -17,71 +16,55 @@ using namespace plan;
 constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N;  // a warp's part of the tile
 static_assert(WARPS_M * WARPS_N * 32 == THREADS && WM % 16 == 0 && WN % 16 == 0, "the warps do not cover the tile");
 
-using TileA = tw::OperandTile<T, A_K_MAJOR, BM, BK>;
-using TileB = tw::OperandTile<T, B_K_MAJOR, BN, BK>;
 struct Shared {
-  TileA a[STAGES];
-  TileB b[STAGES];
+  tw::OperandTile<T, A_K_MAJOR, BM, BK> a[STAGES];
+  tw::OperandTile<T, B_K_MAJOR, BN, BK> b[STAGES];
 };
 
-// C[m, n] = A[m, k] B[k, n]; leading dimensions count elements between rows, or columns where an operand is column-major.
+// C[m, n] = A[m, k] B[k, n] with leading dimensions in elements.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64 ldc) {
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int wm = warp / WARPS_N * WM, wn = warp % WARPS_N * WN;
-  // ldmatrix.x4 takes row j of 8x8 matrix i from lane 8 i + j. Along A's rows go matrices 0 and 1, along B's 0 and 2.
-  const int inner = lane % 8, odd = lane / 8 % 2 * 8, upper = lane / 16 * 8;
+  const int warp = threadIdx.x / 32, wm = warp / WARPS_N * WM, wn = warp % WARPS_N * WN;
   float acc[WM / 16][WN / 8][4] = {};
   u32 af[2][WM / 16][4], bf[2][WN / 16][4];
 
   const auto fetch = [&](int k0) {
-    const int stage = k0 / BK % STAGES;
-    tw::load_tile<THREADS, ALIGNED>(s.a[stage], a, lda, row0, m, k0, k);
-    tw::load_tile<THREADS, ALIGNED>(s.b[stage], b, ldb, col0, n, k0, k);
+    if (k0 < k) {
+      tw::load_tile<THREADS, ALIGNED>(s.a[k0 / BK % STAGES], a, lda, row0, m, k0, k);
+      tw::load_tile<THREADS, ALIGNED>(s.b[k0 / BK % STAGES], b, ldb, col0, n, k0, k);
+    }
+    tw::cp_async_commit();
   };
-  const auto load = [&](int stage, int kk) {
-#pragma unroll
-    for (int i = 0; i < WM / 16; ++i) {
-      const int row = wm + i * 16 + (A_K_MAJOR ? inner : 0) + odd, kr = kk + (A_K_MAJOR ? 0 : inner) + upper;
-      tw::ldmatrix_x4<!A_K_MAJOR>(af[kk / 16 % 2][i], s.a[stage].elements + TileA::index(row, kr));
-    }
-#pragma unroll
-    for (int j = 0; j < WN / 16; ++j) {
-      const int row = wn + j * 16 + (B_K_MAJOR ? inner : 0) + upper, kr = kk + (B_K_MAJOR ? 0 : inner) + odd;
-      tw::ldmatrix_x4<!B_K_MAJOR>(bf[kk / 16 % 2][j], s.b[stage].elements + TileB::index(row, kr));
-    }
+  const auto hand_over = [&] {
+    tw::cp_async_wait<STAGES - 2>();
+    __syncthreads();
+  };
+  const auto load = [&](int buffer, int kk) {
+    tw::load_a(af[kk / 16 % 2], s.a[buffer], wm, kk);
+    tw::load_b(bf[kk / 16 % 2], s.b[buffer], wn, kk);
   };
 
-  for (int stage = 0; stage < STAGES - 1; ++stage) {
-    if (stage * BK < k) fetch(stage * BK);
-    tw::cp_async_commit();
-  }
-  for (int k0 = 0, stage = 0; k0 < k; k0 += BK, stage = stage + 1 == STAGES ? 0 : stage + 1) {
-    tw::cp_async_wait<STAGES - 2>();
-    __syncthreads();  // this stage is here, and nobody reads the one that is fetched now
-    load(stage, 0);
-    if (k0 + (STAGES - 1) * BK < k) fetch(k0 + (STAGES - 1) * BK);
-    tw::cp_async_commit();
+  for (int buffer = 0; buffer < STAGES - 1; ++buffer) fetch(buffer * BK);
+  hand_over();
+  if (k > 0) load(0, 0);
+#pragma unroll 1
+  for (int k0 = 0, buffer = 0; k0 < k; k0 += BK) {
+    fetch(k0 + (STAGES - 1) * BK);  // into the buffer before, which all have read
 #pragma unroll
     for (int kk = 0; kk < BK; kk += 16) {
-      if (kk + 16 < BK) load(stage, kk + 16);
-#pragma unroll
-      for (int i = 0; i < WM / 16; ++i)
-#pragma unroll
-        for (int step = 0; step < WN / 8; ++step) {
-          const int j = i % 2 ? WN / 8 - 1 - step : step;
-          tw::mma_m16n8k16<T>(acc[i][j], af[kk / 16 % 2][i], bf[kk / 16 % 2][j / 2][j % 2 * 2],
-                              bf[kk / 16 % 2][j / 2][j % 2 * 2 + 1]);
-        }
+      if (kk + 16 < BK) {
+        load(buffer, kk + 16);
+      } else {  // all of this buffer is in registers
+        hand_over();
+        if (k0 + BK < k) buffer = buffer + 1 == STAGES ? 0 : buffer + 1;
+        load(buffer, 0);
+      }
+      tw::multiply<T>(acc, af[kk / 16 % 2], bf[kk / 16 % 2]);
     }
   }
 
-#pragma unroll
-  for (int i = 0; i < WM / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < WN / 8; ++j)
-      tw::store_fragment(c, ldc, row0 + wm + i * 16, col0 + wn + j * 8, m, n, acc[i][j], ALIGNED);
+  tw::store_fragments(c, ldc, row0 + wm, col0 + wn, m, n, acc, ALIGNED);
 }

@@ -25,7 +25,7 @@ struct Shared {
   TileB b[STAGES];
 };
 
-// C[m, n] = A[m, k] B[k, n]; leading dimensions count elements between rows, or columns where an operand is column-major.
+// C[m, n] = A[m, k] B[k, n] with leading dimensions in elements.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64 ldc) {
   Shared& s = tw::shared<Shared>();

@@ -30,7 +30,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
   const int warp = tw::warp_index(), wm = warp / 4 * WM;
-  const bool loads = warp == 0 && tw::elect_one(), signals = threadIdx.x % 32 == 0;
+  const bool signals = threadIdx.x % 32 == 0;
   const int k_blocks = (k + BK - 1) / BK;
   float acc[BLOCKS][BN / 2] = {};
 
@@ -40,7 +40,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
     tw::load_operand<1, BN>(ring.stages[stage].b, b_map, ring.full[stage], col0, BN, block * BK, 0, 0);
   };
 
-  if (loads) {
+  if (warp == 0 && tw::elect_one()) {
     tw::make_ring(ring, CONSUMERS * 4);  // a stage has been read when every warp says so
     for (int stage = 0; stage < STAGES && stage < k_blocks; ++stage) fetch(stage, stage);
   }
@@ -53,7 +53,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
     tw::wgmma_wait<1>();  // of this warp: the block before is done
     if (block > 0) {
       if (signals) tw::mbarrier_arrive(ring.empty[before.stage]);
-      if (loads && block - 1 + STAGES < k_blocks) {
+      if (block - 1 + STAGES < k_blocks && warp == 0 && tw::elect_one()) {
         tw::mbarrier_wait(ring.empty[before.stage], before.parity);
         fetch(block - 1 + STAGES, before.stage);
       }

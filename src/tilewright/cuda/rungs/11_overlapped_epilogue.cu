@@ -39,18 +39,18 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
   const int warp = tw::warp_index(), consumer = warp / 4 - 1;
   const int k_blocks = tw::k_blocks_of(k);
 
-  if (threadIdx.x == 0) {
-    tw::make_ring(s.ring, CONSUMERS / TEAMS * 4 * share.kLoaders);  // read by every warp of all who share it
+  if (warp == 0 && tw::elect_one()) {
     tw::tma_prefetch_map(a_map);
     tw::tma_prefetch_map(b_map);
     tw::tma_prefetch_map(c_map);
+    tw::make_ring(s.ring, CONSUMERS / TEAMS * 4 * share.kLoaders);  // read by every warp of all who share it
   }
-  share.sync();
+  share.begin(warp == 0);
   if (DEPENDENT_LAUNCH) tw::grid_dependency_launch();
 
   if (consumer < 0) {
     tw::setmaxnreg_decrease<PRODUCER_REGISTERS>();
-    if (warp == 0 && tw::elect_one()) {
+    if (warp == 0 && tw::elect_one()) {  // the same thread again
       if (DEPENDENT_LAUNCH) tw::grid_dependency_wait();  // whatever the consumers write comes after these loads
       tw::Cursor cursor = {0, 1};
       bool backwards = false;

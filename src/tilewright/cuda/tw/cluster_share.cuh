@@ -3,6 +3,7 @@
 #include <tw/cluster.cuh>
 #include <tw/load_stage.cuh>
 #include <tw/ring.cuh>
+#include <tw/sync.cuh>
 namespace tw {
 // A cluster is CLUSTER_M x CLUSTER_N blocks. Those of one column need the same tile of B, those of one row the same tile
 // of A: each loads a slice of it and multicasts it to the others.
@@ -29,6 +30,18 @@ struct ClusterShare {
       cluster_sync();
     } else {
       __syncthreads();
+    }
+  }
+
+  // After the thread that makes the barriers has made them, by all warps; `made` in the warp of that thread, which need
+  // not wait where it has no peers and may load at once.
+  static __device__ __forceinline__ void begin(bool made) {
+    if constexpr (plan::CLUSTER_M * plan::CLUSTER_N > 1) {
+      cluster_sync();
+    } else if (made) {
+      barrier_arrive(0, plan::THREADS);
+    } else {
+      barrier_sync(0, plan::THREADS);
     }
   }
 

@@ -9,20 +9,28 @@ namespace tw {
 template <int THREADS, bool ALIGNED, class T, bool K_MAJOR, int ROWS, int K>
 __device__ __forceinline__ void load_tile(OperandTile<T, K_MAJOR, ROWS, K>& tile, const T* matrix, i64 ld, int row0,
                                           int rows, int k0, int k) {
-  constexpr int V = 16 / sizeof(T), PIECES = ROWS * K / V / THREADS;
-  static_assert(PIECES * V * THREADS == ROWS * K, "the threads do not divide a tile");
+  using Tile = OperandTile<T, K_MAJOR, ROWS, K>;
+  constexpr int V = Tile::CHUNK, LINES = THREADS / 8, PASSES = ROWS * K / V / THREADS;  // 8 threads to a line
+  static_assert(PASSES * V * THREADS == ROWS * K && K % LINES == 0, "the threads do not divide a tile");
+  const int line = int(threadIdx.x) / 8, chunk = int(threadIdx.x) % 8;
+  T* to = tile.elements + Tile::chunk_at(line, chunk);  // LINES is a multiple of 8: as the swizzle is here, so it stays
+  if (ALIGNED && row0 + ROWS <= rows && k0 + K <= k) {
+    const T* from = matrix + (K_MAJOR ? row0 + line : k0 + line) * ld + (K_MAJOR ? k0 : row0) + chunk * V;
 #pragma unroll
-  for (int p = 0; p < PIECES; ++p) {
-    const int i = p * THREADS + int(threadIdx.x), line = i / 8, chunk = i % 8;  // 8 threads to a line
-    const int row = row0 + (K_MAJOR ? line : line / K * 64 + chunk * V);
-    const int kk = k0 + (K_MAJOR ? chunk * V : line % K);
-    const T* from = K_MAJOR ? matrix + row * ld + kk : matrix + kk * ld + row;
+    for (int p = 0; p < PASSES; ++p)
+      cp_async<16>(to + p * LINES * 64, from + (K_MAJOR ? p * LINES : p * LINES % K) * ld + (K_MAJOR ? 0 : p * LINES / K * 64));
+    return;
+  }
+#pragma unroll 1
+  for (int p = 0; p < PASSES; ++p) {
+    const int l = p * LINES + line;
+    const int row = row0 + (K_MAJOR ? l : l / K * 64 + chunk * V), kk = k0 + (K_MAJOR ? chunk * V : l % K);
     const int left = K_MAJOR ? (row < rows ? k - kk : 0) : (kk < k ? rows - row : 0);  // elements of the line from here
-    T* to = tile.elements + OperandTile<T, K_MAJOR, ROWS, K>::chunk_at(line, chunk);
+    const T* from = K_MAJOR ? matrix + row * ld + kk : matrix + kk * ld + row;
     if constexpr (ALIGNED) {
-      cp_async<16>(to, left > 0 ? from : matrix, left >= V ? 16 : left > 0 ? left * int(sizeof(T)) : 0);
+      cp_async<16>(to + p * LINES * 64, left > 0 ? from : matrix, left >= V ? 16 : left > 0 ? left * int(sizeof(T)) : 0);
     } else {
-      store<V>(to, load_row<V>(from, 0, left, false));
+      store<V>(to + p * LINES * 64, load_row<V>(from, 0, left, false));
     }
   }
 }

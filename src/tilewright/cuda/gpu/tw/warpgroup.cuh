@@ -3,7 +3,8 @@
 namespace tw {
 // The warp's index in a one-dimensional block; by a shuffle, so that the compiler knows it to be the same in all lanes.
 __device__ __forceinline__ int warp_index() { return __shfl_sync(0xffffffffu, int(threadIdx.x) / 32, 0); }
-// elect.sync (PTX ISA, "elect.sync"): true in one lane of the warp.
+// elect.sync (PTX ISA, "elect.sync"): true in one lane of the warp, each time in the same one. Asked in the branch itself,
+// it tells the compiler that one thread runs it: TMA there needs no loop over the lanes, which a stored answer costs.
 __device__ __forceinline__ bool elect_one() {
   int elected;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.s32 %0, 1, 0, p;\n}" : "=r"(elected));

@@ -20,7 +20,22 @@ template <int N> __device__ __forceinline__ void wgmma_pin(float (&d)[N]) {
 namespace detail {
 // d = a b + (accumulate ? d : 0). TA and TB: the operand is MN-major.
 template <class T, int N> struct Wgmma;
+}  // namespace detail
 
+// wgmma.mma_async m64nNk16 in fp32, A and B in shared memory by descriptor (tw/operand_tile.cuh). Thread t of the
+// warpgroup holds d[4 j], d[4 j + 1] = row 16 (t / 32) + t % 32 / 4, columns 8 j + 2 (t % 4) and the next;
+// d[4 j + 2], d[4 j + 3] = the same 8 rows below.
+template <class T, int N, bool TRANSPOSE_A, bool TRANSPOSE_B>
+__device__ __forceinline__ void wgmma(float (&d)[N / 2], u64 a, u64 b, bool accumulate) {
+  detail::Wgmma<T, N>::template shared<TRANSPOSE_A, TRANSPOSE_B>(d, a, b, accumulate);
+}
+// The same with A in registers: the fragment of mma_m16n8k16, each warp its 16 rows.
+template <class T, int N, bool TRANSPOSE_B>
+__device__ __forceinline__ void wgmma(float (&d)[N / 2], const u32 (&a)[4], u64 b, bool accumulate) {
+  detail::Wgmma<T, N>::template registers<TRANSPOSE_B>(d, a, b, accumulate);
+}
+
+namespace detail {
 // TW_R<i>: the registers %0 to %i - 1. TW_D<i>: the accumulators as operands.
 #define TW_R4 "%0,%1,%2,%3"
 #define TW_D4 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -235,17 +250,4 @@ TW_WGMMA(fp16, f16, 256, 128, 128, 129, 130, 131, 132, 133, 134)
 #undef TW_D128
 #undef TW_WGMMA
 }  // namespace detail
-
-// wgmma.mma_async m64nNk16 in fp32, A and B in shared memory by descriptor (tw/descriptor.cuh). Thread t of the
-// warpgroup holds d[4 j], d[4 j + 1] = row 16 (t / 32) + t % 32 / 4, columns 8 j + 2 (t % 4) and the next;
-// d[4 j + 2], d[4 j + 3] = the same 8 rows below.
-template <class T, int N, bool TRANSPOSE_A, bool TRANSPOSE_B>
-__device__ __forceinline__ void wgmma(float (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-  detail::Wgmma<T, N>::template shared<TRANSPOSE_A, TRANSPOSE_B>(d, a, b, accumulate);
-}
-// The same with A in registers: the fragment of mma_m16n8k16, each warp its 16 rows.
-template <class T, int N, bool TRANSPOSE_B>
-__device__ __forceinline__ void wgmma(float (&d)[N / 2], const u32 (&a)[4], u64 b, bool accumulate) {
-  detail::Wgmma<T, N>::template registers<TRANSPOSE_B>(d, a, b, accumulate);
-}
 }  // namespace tw

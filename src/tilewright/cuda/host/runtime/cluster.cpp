@@ -1,7 +1,7 @@
 // See cluster.hpp. The last of the cluster's live threads to arrive wakes those that wait (PTX ISA, "barrier.cluster").
 #include "cluster.hpp"
 #include <string.h>
-#include "mbarrier.hpp"
+#include "peer_arrivals.hpp"
 #include "scheduler.hpp"
 
 namespace tw {

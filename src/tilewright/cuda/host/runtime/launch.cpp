@@ -11,6 +11,8 @@
 #include "memory.hpp"
 #include "signals.hpp"
 #include "tma.hpp"
+#include "warpgroup.hpp"
+#include "wgmma.hpp"
 
 tw::Dim3 tw_block_dim, tw_grid_dim;
 unsigned long long tw_fma_count;
@@ -73,6 +75,8 @@ void prepare_block(Block& block, u32 rank, u64 block_id) {
   memset(block.barriers, 0, sizeof block.barriers);
   memset(block.shared, kPoison, block.shared_bytes);
   for (u32 w = 0; w < block.warps; ++w) prepare_warp(block.first_warp[w], block, w);
+  warpgroups_begin_block(block);
+  wgmma_begin_block(block);
   Fiber* fibers = g_cluster.fibers + rank * block.threads;
   for (u32 thread = 0; thread < block.threads; ++thread) prepare_thread(fibers[thread], block, thread);
 }

@@ -19,10 +19,8 @@ void mbarrier_load_landed(Block& block, u32 offset, u32 bytes);
 // so often with nothing else happening that they wait for ever.
 bool time_out_polls();
 
-// Each thread's remote arrivals before it arrived at the cluster's barrier have happened.
-void cluster_orders_arrivals();
 // The block has returned: faults when something may still come into its shared memory.
-void check_mbarriers_at_exit(Block& block);
+void check_mbarriers_at_exit(const Block& block);
 
 // The mbarrier that a thread waits at; null: none.
 const void* mbarrier_of(const Fiber& fiber);

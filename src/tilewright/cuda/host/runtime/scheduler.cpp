@@ -7,6 +7,8 @@
 #include "launch.hpp"
 #include "mbarrier.hpp"
 #include "tma.hpp"
+#include "warpgroup.hpp"
+#include "wgmma.hpp"
 
 tw::Context* tw_current;
 
@@ -17,6 +19,7 @@ Counts g_counts;
 namespace {
 void* g_runner;  // the context that called run_cluster
 void* g_left_behind;
+bool g_polls_next;
 
 Fiber* take(Warp& warp, u32 candidates) {
   const u32 lane = u32(__builtin_ctz(candidates));
@@ -25,6 +28,7 @@ Fiber* take(Warp& warp, u32 candidates) {
 }
 
 [[gnu::noinline]] Fiber* from_next_warp(u32 index) {
+  wgmma_progress(g_cluster.warps[index]);
   for (u32 tried = 0; tried < g_cluster.warp_count; ++tried) {
     if (++index == g_cluster.warp_count) index = 0;
     Warp& other = g_cluster.warps[index];
@@ -33,12 +37,11 @@ Fiber* take(Warp& warp, u32 candidates) {
   return nullptr;
 }
 
-// When nobody is ready: what was put off until now. Polls time out before a load lands, so that a kernel sees both
-// answers.
+// When nobody is ready: what was put off until now. Polls time out and loads land in turns, so that a kernel that polls
+// sees both answers.
 bool do_late_work() {
-  static bool timed_out;
-  timed_out = !timed_out;
-  return timed_out ? time_out_polls() || land_late() : land_late() || time_out_polls();
+  g_polls_next = !g_polls_next;
+  return g_polls_next ? land_late() || time_out_polls() : time_out_polls() || land_late();
 }
 
 [[gnu::noinline]] Fiber* when_all_wait(u32 index) {
@@ -94,6 +97,8 @@ void fiber_main() {
   Fiber& fiber = *current_fiber();
   check_copies_at_exit(fiber);
   check_stores_at_exit(fiber);
+  check_wgmma_at_exit(fiber);
+  check_warpgroup_at_exit(fiber);
   if (g_observer) g_observer->thread_exit(&fiber);
   fiber.waiting = "exited";
   fiber.warp->alive &= ~(1u << fiber.lane);
@@ -109,6 +114,7 @@ void fiber_main() {
 }
 
 void run_cluster() {
+  g_polls_next = true;
   Warp& first = g_cluster.warps[0];
   tw_current = take(first, 1);
   tw_context_switch(&g_runner, current_fiber()->stack_pointer);

@@ -24,8 +24,8 @@ struct Counts {
 };
 extern Counts g_counts;
 
-// Stops the running fiber until somebody makes it ready; `waiting` says for what, in a deadlock report. Called last by a
-// primitive, so that the compiler jumps and the fiber, made ready, goes on in the kernel at once.
+// Stops the running fiber until somebody makes it ready; `waiting` says for what, in a deadlock report. Best called last
+// by a primitive, so that the compiler jumps and the fiber, made ready, goes on in the kernel at once.
 void suspend(const char* waiting);
 
 // Lets others run: the lanes above, then the next warps, so that all of them come before this fiber goes on.

@@ -15,6 +15,7 @@ struct Box {
   int at[3];
   u32 offset;  // in shared memory
   u32 number;  // which observers know it by
+  u64 due;     // at random: the moment at which it, or a load's part for one block, is done
   Fiber* issuer;
 };
 struct Load {
@@ -33,10 +34,12 @@ InFlight<Store> g_stores;  // until they are waited for, done or not
 u32 g_open_group[kMaxThreads];  // number of the group that a thread's next commit closes
 InFlight<u32> g_free_numbers;
 u32 g_numbers;  // those below were taken
+u64 g_moment;   // counts the times at which something may be done at random
+u64 g_next_due;  // no work in flight is due before
 
 Box make_box(const void* map, const void* shared, int rank, const int* at, const char* operation) {
   Fiber& fiber = *current_fiber();
-  Box box = {tensor_map_at(map, operation), {at[0], at[1], rank > 2 ? at[2] : 0}, 0, 0, &fiber};
+  Box box = {tensor_map_at(map, operation), {at[0], at[1], rank > 2 ? at[2] : 0}, 0, 0, 0, &fiber};
   if (box.map.rank != u32(rank))
     fault("misuse", "%s: %d coordinates for a tensor map of rank %u", operation, rank, box.map.rank);
   const u64 offset = u64(shared) - u64(fiber.shared), limit = fiber.owner->shared_bytes;
@@ -62,7 +65,8 @@ void begin(const Box& box, u32 blocks, bool is_store, u64 pc) {
   const u32 bytes = box.map.box_bytes();
   const BulkTraffic traffic = {box.map.base, bytes_inside(box.map, box.at), bytes, u32(__builtin_popcount(blocks))};
   g_observer->bulk_begin(box.issuer, box.number, is_store, traffic, pc);
-  for (; blocks; blocks &= blocks - 1) g_observer->bulk_shared(box.number, u32(__builtin_ctz(blocks)), box.offset, bytes);
+  for (; blocks; blocks &= blocks - 1)
+    g_observer->bulk_shared(box.number, u32(__builtin_ctz(blocks)), box.offset, bytes);
 }
 
 // The load arrives in one block. A fault is the issuer's.
@@ -78,10 +82,22 @@ void land(Load& load, u32 rank) {
   tw_current = running;
 }
 
-void land_queued(u32 index, u32 rank) {
+// A delay of any order of magnitude, in moments: there is one at each switch between fibers.
+void delay(Box& box) {
+  box.due = g_moment + random_below(1u << random_below(14));
+  if (box.due < g_next_due) g_next_due = box.due;
+}
+
+// Into one of the blocks that it has not arrived in, the first or any of them.
+void land_next(u32 index, bool any) {
   Load& load = g_loads.items[index];
-  land(load, rank);
-  if (!load.blocks) g_loads.remove(index);
+  u32 blocks = load.blocks;
+  for (u32 skip = any ? random_below(u32(__builtin_popcount(blocks))) : 0; skip; --skip) blocks &= blocks - 1;
+  land(load, u32(__builtin_ctz(blocks)));
+  if (load.blocks)
+    delay(load.box);
+  else
+    g_loads.remove(index);
 }
 
 void read_shared(Store& store) {
@@ -101,22 +117,32 @@ void check_destinations(u32 blocks) {
 
 void bulk_begin_cluster() {
   g_loads.count = g_stores.count = g_free_numbers.count = g_numbers = 0;
+  g_moment = 0;
+  g_next_due = ~u64(0);
   memset(g_open_group, 0, sizeof g_open_group);
 }
 
 void bulk_progress() {
-  while (g_loads.count && coin()) {
-    const u32 index = random_below(g_loads.count);
-    u32 blocks = g_loads.items[index].blocks;
-    for (u32 skip = random_below(u32(__builtin_popcount(blocks))); skip; --skip) blocks &= blocks - 1;
-    land_queued(index, u32(__builtin_ctz(blocks)));
+  if (++g_moment < g_next_due) return;
+  g_next_due = ~u64(0);
+  for (u32 i = g_loads.count; i-- > 0;) {  // from the newest, so that a removal moves only what has been seen
+    if (g_loads.items[i].box.due <= g_moment)
+      land_next(i, true);
+    else if (g_loads.items[i].box.due < g_next_due)
+      g_next_due = g_loads.items[i].box.due;
   }
-  while (g_stores.count && coin()) read_shared(g_stores.items[random_below(g_stores.count)]);
+  for (u32 i = 0; i < g_stores.count; ++i) {
+    Store& store = g_stores.items[i];
+    if (store.box.due <= g_moment)
+      read_shared(store);
+    else if (store.box.due < g_next_due)
+      g_next_due = store.box.due;
+  }
 }
 
 bool land_late() {
   if (!g_loads.count) return false;
-  land_queued(0, u32(__builtin_ctz(g_loads.items[0].blocks)));
+  land_next(g_policy == AsyncPolicy::kRandom ? random_below(g_loads.count) : 0, g_policy == AsyncPolicy::kRandom);
   return true;
 }
 
@@ -129,8 +155,8 @@ void check_stores_at_exit(const Fiber& fiber) {
   }
   if (mine)
     fault("misuse",
-          "traffic in flight at exit: the thread returns with %u TMA stores that may still read shared memory, since it "
-          "has not waited for them; %u of them are not committed",
+          "traffic in flight at exit: the thread returns with %u TMA stores that may still read shared memory, since "
+          "it has not waited for them; %u of them are not committed",
           mine, uncommitted);
 }
 }  // namespace tw
@@ -155,7 +181,7 @@ void tw_tma_load(void* shared_dst, const void* map, void* barrier, int rank, con
   }
   for (u32 left = blocks; left; left &= left - 1)
     memset(g_cluster.blocks[__builtin_ctz(left)].shared + load.box.offset, kPoison, bytes);
-  g_loads.add(load);
+  delay(g_loads.add(load).box);
   async_progress(fiber);
 }
 
@@ -166,6 +192,7 @@ void tw_tma_store(const void* map, const void* shared_src, int rank, const int* 
   ++g_counts.tma_stores;
   begin(store.box, 1u << fiber.cluster_rank, true, u64(__builtin_return_address(0)));
   if (g_policy == AsyncPolicy::kEager) read_shared(store);
+  delay(store.box);
   async_progress(fiber);
 }
 

@@ -14,6 +14,30 @@ struct Context {
 
 // Of the operands of tensor-core instructions.
 enum ElementType : int { kBf16 = 0, kFp16 = 1 };
+
+namespace host {
+inline unsigned bits_of(float x) {
+  unsigned bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+inline float float_of(unsigned bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+// A bf16 is the upper half of a float.
+inline float bf16_to_float(unsigned short x) { return float_of(unsigned(x) << 16); }
+// An fp16 has 112 less in its exponent, and 13 bits less behind it. A subnormal one m is the float 2^-14 (1 + m / 1024)
+// without its leading 1; computed without a branch, so that a loop of it is vectorised.
+inline float fp16_to_float(unsigned short x) {
+  const unsigned magnitude = unsigned(x & 0x7fff) << 13, rebias = 112u << 23;
+  const float subnormal = float_of(magnitude + rebias + (1u << 23)) - 0x1p-14f;
+  unsigned bits = magnitude < 1u << 23 ? bits_of(subnormal) : magnitude + rebias;
+  bits += magnitude >= 31u << 23 ? rebias : 0;  // infinity and NaN have the largest exponent there is
+  return float_of(bits | unsigned(x & 0x8000) << 16);
+}
+}  // namespace host
 }  // namespace tw
 
 #pragma GCC visibility push(default)
@@ -60,7 +84,8 @@ void tw_cluster_wait();
 
 // TMA. `map` points to a 128-byte tensor map; coordinates count elements, the contiguous dimension first.
 void tw_tma_prefetch(const void* map);
-void tw_tma_load(void* shared_dst, const void* map, void* barrier, int rank, const int* at, bool multicast, unsigned blocks);
+void tw_tma_load(void* shared_dst, const void* map, void* barrier, int rank, const int* at, bool multicast,
+                 unsigned blocks);
 void tw_tma_store(const void* map, const void* shared_src, int rank, const int* at);
 void tw_tma_store_commit();
 void tw_tma_store_wait(int newest_allowed, bool read_only);

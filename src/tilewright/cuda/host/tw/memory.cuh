@@ -54,6 +54,9 @@ template <int N> __device__ __forceinline__ void widen(float* out, Vec<bf16, N> 
   for (int e = 0; e < N; ++e) out[e] = to_float(v[e]);
 }
 
+// An address in shared memory as instructions and descriptors take it: here, the offset from its beginning.
+__device__ __forceinline__ u32 shared_address(const void* p) { return tw_shared_address(p); }
+
 // The block's dynamic shared memory as one struct. The planner's arithmetic is checked by the compiler.
 template <class T> __device__ __forceinline__ T& shared() {
   static_assert(sizeof(T) == plan::SHARED_BYTES, "plan::SHARED_BYTES is not the size of the shared struct");
