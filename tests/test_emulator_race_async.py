@@ -264,3 +264,15 @@ def test_parties_are_named_as_people_know_them() -> None:
         with pytest.raises(EmulatorFault) as caught:
             check(EmulatorBackend(), kernel, fault)
         assert words in caught.value.detail
+
+
+SHOWN = re.compile(r"`(\w+)` of \[\w+\.cu\]\(\.\./tests/kernels/broken/async/(\w+)\.cu\).*?```text\n(.*?)\n```", re.S)
+REPORTS = SHOWN.findall((KERNELS.parents[1] / "docs/emulator.md").read_text("utf-8"))
+
+
+def test_reports_in_the_docs_are_what_the_emulator_says() -> None:
+    assert len(REPORTS) == 4
+    for fault, kernel, shown in REPORTS:
+        with pytest.raises(EmulatorFault) as caught:
+            check(EmulatorBackend(), kernel, fault)
+        assert str(caught.value) == shown
