@@ -257,7 +257,7 @@ def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
         yield f"the tile is {bm}x{bn}; it must be a multiple of {step_m}x{step_n} ({unit})"
     at_once = plan.threads // 8  # threads copy 16 bytes each, 8 of them a line of 128
     # A thread's lines must have one place in the swizzle, and in MN-major slabs one depth as well.
-    slabs = "column" == plan.a_layout or "row" == plan.b_layout
+    slabs = plan.a_layout == "column" or plan.b_layout == "row"
     if plan.rung < TMA and (bm % at_once or bn % at_once or (slabs and plan.bk % at_once)):
         also = f", in slabs of {plan.bk}" if slabs else ""
         yield f"the tile is {bm}x{bn}; {plan.threads} threads copy {at_once} lines of A or B at a time{also}"
