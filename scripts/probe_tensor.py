@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
 import sys
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,13 +49,16 @@ def possible(backend: Backend, asked: Iterable[Case]) -> list[Case]:
 
 
 def compile_all(backend: Backend, asked: Iterable[Case]) -> None:
-    """Compile the kernels side by side, so that each ``backend.compile`` finds its own made."""
+    """Compile the kernels, so that each ``backend.compile`` finds its own in the cache.
+
+    In processes: in one, NVRTC compiles one kernel at a time.
+    """
     if backend.name == "emulator":
         return
     from tilewright import nvrtc
 
     sources = {case.source(backend): None for case in asked}
-    with ThreadPoolExecutor() as pool:
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         for _ in pool.map(nvrtc.compile_kernel, sources):
             pass
 
