@@ -81,7 +81,7 @@ def results(backend: Backend, asked: Iterable[Case], errors: dict[str, str]) -> 
     for case in asked:
         try:
             yield case, case.run(backend)
-        except TilewrightError as error:
+        except Exception as error:  # whatever it is, the other results are kept
             errors[case.name] = str(error)
 
 
