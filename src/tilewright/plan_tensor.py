@@ -18,9 +18,10 @@ SWIZZLE_ROW = 64  # 16-bit elements of a 128-byte row, the widest that TMA swizz
 REGISTER_FILE = 64 << 10  # 32-bit registers of an SM
 LONGEST_BOX = 256  # CUDA Driver API, cuTensorMapEncodeTiled: boxDim
 LARGEST_CLUSTER = 8  # what every GPU of the architecture can place
-# Registers a multiplying thread needs beside its accumulators: addresses, descriptors, loop counters. With fewer,
-# ptxas spills (128x192 a warpgroup takes 192 accumulators and does not fit 232 registers).
-SPARE_REGISTERS = 48
+# Registers a multiplying thread needs beside its accumulators: addresses, descriptors, loop counters, and in rung 5 the
+# fragments of A and B. With fewer, ptxas spills (scripts/check_kernels.py): 192 accumulators fit 232 registers.
+SPARE_REGISTERS = 40
+FRAGMENT_REGISTERS = 8
 # And those that ptxas must find at the kernel's entry for an instruction with N / 2 accumulators (its error C7602).
 ENTRY_REGISTERS = 26
 
@@ -267,13 +268,13 @@ def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
 def _about_copies(plan: TensorPlan) -> Iterator[str]:
     """Of the rungs whose threads copy A and B, 16 bytes each and so 8 of them a line of 128."""
     at_once = plan.threads // 8
-    if at_once % 8 or SWIZZLE_ROW % at_once:
-        yield (
-            f"{plan.threads} threads copy {at_once} lines at a time; it must be 8, 16, 32 or 64, whole periods of the "
-            "swizzle in a K-step"
-        )
-    if plan.bm % at_once or plan.bn % at_once:
-        yield f"the tile is {plan.bm}x{plan.bn}; {plan.threads} threads copy {at_once} lines of A or B at a time"
+    # A thread's lines must have one place in the swizzle, and in MN-major slabs one depth as well.
+    if at_once % 8:
+        yield f"{plan.threads} threads copy {at_once} lines at a time; it must be a multiple of 8, the swizzle's period"
+    slabs = plan.a_layout == "column" or plan.b_layout == "row"
+    if plan.bm % at_once or plan.bn % at_once or (slabs and plan.bk % at_once):
+        also = f", in slabs of {plan.bk}" if slabs else ""
+        yield f"the tile is {plan.bm}x{plan.bn}; {plan.threads} threads copy {at_once} lines of A or B at a time{also}"
 
 
 def _about_the_grid(plan: TensorPlan) -> Iterator[str]:
@@ -338,8 +339,9 @@ def _about_registers(plan: TensorPlan) -> Iterator[str]:
                 f"bn is {plan.bn}, whose wgmma needs {plan.bn // 2 + ENTRY_REGISTERS} registers at entry; "
                 f"{plan.threads} threads leave {plan.entry_registers}"
             )
-    if plan.accumulators + SPARE_REGISTERS > available:
+    spare = SPARE_REGISTERS + (FRAGMENT_REGISTERS if plan.rung == FIRST else 0)
+    if plan.accumulators + spare > available:
         yield (
-            f"a tile of {plan.bm}x{plan.bn} takes {plan.accumulators} accumulators and about {SPARE_REGISTERS} other "
+            f"a tile of {plan.bm}x{plan.bn} takes {plan.accumulators} accumulators and about {spare} other "
             f"registers; {limit} has {available}"
         )
