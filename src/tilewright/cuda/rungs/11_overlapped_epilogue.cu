@@ -57,6 +57,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
       bool backwards = false;
       for (int item = cluster; item < order.items; item += clusters, backwards = ALTERNATE_K && !backwards) {
         const tw::Tile tile = order(item, share.rank_m, share.rank_n);
+#pragma unroll 1
         for (int block = 0; block < k_blocks; ++block, cursor.advance()) {
           const int k0 = tw::k_origin(k) + (backwards ? k_blocks - 1 - block : block) * BK;
           tw::mbarrier_wait(s.ring.empty[cursor.stage], cursor.parity);
