@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tilewright.backends.base import Dim3, Matrix, TensorMap
+from tilewright.backends.base import Dim3
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_counts import (
     Copies,
@@ -24,6 +24,7 @@ from tilewright.backends.emulator_counts import (
 )
 from tilewright.backends.emulator_lines import SourceLine
 from tilewright.backends.emulator_observer import SiteCounts, Watched, line_of, watch
+from tilewright.backends.emulator_runtime import matrices
 from tilewright.errors import UsageError
 from tilewright.source import KernelSource
 
@@ -46,9 +47,9 @@ def trace(
     order. Raises ``EmulatorFault`` for what the kernel may not do, ``CompileError`` and ``UnavailableError`` as
     ``EmulatorBackend.compile``, and ``UsageError`` when there are more matrices than names.
     """
-    matrices = [arg for arg in args if isinstance(arg, Matrix | TensorMap)]
-    if len(matrices) > len(names):
-        raise UsageError(f"the kernel takes {len(matrices)} matrices, and names has {len(names)}")
+    count = len(matrices(args))
+    if count > len(names):
+        raise UsageError(f"the kernel takes {count} matrices, and names has {len(names)}")
     watched = watch(backend, source, grid, block, args, shared_bytes, mode="trace", blocks=blocks, cluster=cluster)
     if watched.fault is not None:
         raise watched.fault
@@ -69,7 +70,7 @@ def trace(
                 _total_copies(copies, name, "load"),
                 _total_copies(copies, name, "store"),
             )
-            for name in names[: len(matrices)]
+            for name in names[:count]
         },
         _total(lines, "shared", ("load",)),
         _total(lines, "shared", ("store", "atomic")),
