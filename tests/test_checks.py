@@ -48,6 +48,8 @@ def copy(tmp_path: Path) -> Path:
         ("void f(float (&d)[64], int x = 3);", "void f(float (&acc)[64], int) noexcept { }"),
         ("struct S { void hidden(); }; void f(u32* p);", "namespace detail { int own(int); } void f(u32*) {}"),
         ('void f(); // a comment with f(int);\n#define F(x) void f(x)', "/* void g(); */ void f() {}"),
+        ("void f(int a);", "namespace inner { MACRO(1)\n } void f(int a);"),
+        ("void f(int a);", "\n#define M \\\n void g(); \\\n void h(); \\\n void i();\nvoid f(int a);"),
     ],
 )  # fmt: skip
 def test_seam_signatures_that_mean_the_same(one: str, other: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cli_runner import run, squeezed
+from ladder_cases import LAYOUTS
 
 from tilewright import climb as engine
 from tilewright import ladder, nvrtc, results
@@ -44,7 +45,7 @@ SPEED = ("time_us", "tflops", "percent_of_roof", "speedup_over_previous", "speed
 
 @pytest.fixture(scope="module")
 def document(shared_cache: Path) -> Json:
-    """One climb of all rungs in both dtypes at 256^3, as a machine with no GPU, no NVRTC and no records has it."""
+    """One climb of all rungs at 256^3, as a machine with no GPU, no NVRTC and no records has it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_CACHE_DIR", str(shared_cache))
         patch.setattr(nvrtc, "available", lambda: False)
@@ -72,9 +73,10 @@ def small(**arguments: Any) -> list[Json]:
 # ---- what it must show -----------------------------------------------------------------------------------------------
 
 
-def test_every_rung_is_verified_in_both_dtypes(document: Json) -> None:
+def test_every_rung_is_verified_in_its_dtypes(document: Json) -> None:
     assert [(row["dtype"], row["rung"]) for row in document["rungs"]] == [
-        (dtype, number) for dtype in ("fp32", "bf16") for number in ladder.rungs()
+        *(("fp32", number) for number in range(5)),
+        *(("bf16", number) for number in ladder.rungs()),
     ]
     for row in every_row(document):
         assert row["verified"] is True, row["name"]
@@ -87,7 +89,10 @@ def test_counted_is_derived_within_2_percent(document: Json) -> None:
         counted, derived = row["counted"], row["derived"]
         assert counted["flop_per_byte"] == pytest.approx(derived["flop_per_byte"], rel=0.02)
         assert counted["flop_per_byte_with_c"] < counted["flop_per_byte"]
-        assert counted["shared_load_bytes_per_mac"] == pytest.approx(derived["shared_load_bytes_per_mac"], rel=0.02)
+        # Rung 5 loads fragments once more than it multiplies: 1 in 8 for the K of 128 that is traced.
+        loads = 9 / 8 if row["rung"] == 5 else 1
+        expected = derived["shared_load_bytes_per_mac"] * loads
+        assert counted["shared_load_bytes_per_mac"] == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize(("dtype", "naive", "tiled"), [("fp32", 0.25, 32), ("bf16", 0.5, 64)])
@@ -144,6 +149,7 @@ def test_the_schema(document: Json) -> None:
     assert (document["schema"], SCHEMA) == ("tilewright.climb/1",) * 2
     assert set(document) == PROMISED | MORE
     assert {key: document["problem"][key] for key in "mnk"} == {"m": 256, "n": 256, "k": 256}
+    assert (document["problem"]["a_layout"], document["problem"]["b_layout"]) == ("row", "row")
     assert document["backend"] == document["device"]["name"] == "emulator"
     assert document["vendor"] == []
     mistakes = [(row["dtype"], row["rung"], row["name"]) for row in document["counter_examples"]]
@@ -208,13 +214,13 @@ def test_what_nvrtc_says_of_each_rung() -> None:
 def test_the_default_problem_and_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "available", lambda: False)
     result = climb(backend="emulator", rungs="0", dtype="bf16")
-    assert result.shape == (256, 256, 256)
+    assert (result.shape, result.layouts) == ((256, 512, 256), ("row", "row"))
     assert [(row.name, row.plan.dtype.name, row.mistake is None) for row in result.rows] == [
         ("naive", "bf16", True),
         ("swapped", "bf16", False),
     ]
-    with pytest.raises(UsageError, match="rung 9 does not exist"):
-        climb(backend="emulator", rungs="9")
+    with pytest.raises(UsageError, match="rung 12 does not exist"):
+        climb(backend="emulator", rungs="12")
     with pytest.raises(UsageError, match="dtype 'fp8' is not one of"):
         climb(backend="emulator", dtype="fp8")
     with pytest.raises(UsageError, match="m is -1"):
@@ -231,12 +237,34 @@ def test_without_any_compiler_it_says_what_to_install(monkeypatch: pytest.Monkey
 def test_any_shape_can_be_climbed(shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "available", lambda: False)
     found = every_row(climb(shape=shape, backend="emulator").to_dict())
-    assert len(found) == 13
+    assert len(found) == 7 + 13
     for row in found:
         assert row["verified"] is True
-        itemsize = {"fp32": 4, "bf16": 2}[row["dtype"]]
-        assert row["plan"]["aligned"] == all(max(length, 1) * itemsize % 16 == 0 for length in shape[1:])
+        # In bf16 there are rungs that move operands by TMA, and lines are padded for all.
+        tight = all(max(length, 1) * 4 % 16 == 0 for length in shape[1:])
+        assert row["plan"]["aligned"] == (row["dtype"] == "bf16" or tight)
         assert (row["counted"] is None) == (0 in shape)
+
+
+def test_other_layouts_are_climbed_from_rung_5_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "available", lambda: False)
+    a_layout, b_layout = LAYOUTS[2]
+    found = climb(shape=(70, 140, 72), a_layout=a_layout, b_layout=b_layout, dtype="fp16", backend="emulator").to_dict()
+    assert [row["rung"] for row in found["rungs"]] == list(range(5, 12))
+    assert (found["problem"]["a_layout"], found["problem"]["b_layout"]) == (a_layout, b_layout)
+    for row in found["rungs"]:
+        assert row["verified"] is True
+        assert (row["plan"]["a_layout"], row["plan"]["b_layout"]) == (a_layout, b_layout)
+    with pytest.raises(UsageError, match=rf"rung 4 \(double-buffered\) reads row-major operands; A {a_layout}-major"):
+        climb(rungs="4-5", a_layout=a_layout, b_layout=b_layout, backend="emulator")
+
+
+def test_a_persistent_block_has_several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "available", lambda: False)
+    for row in climb(rungs="9-11", dtype="bf16", backend="emulator").rows:
+        problem = Problem(256, 512, 256, row.plan.dtype)
+        down, across = row.plan.tiles(problem)
+        assert down * across >= 2 * row.plan.grid(problem)[0]
 
 
 def test_the_same_seed_gives_the_same_errors() -> None:

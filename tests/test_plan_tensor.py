@@ -228,7 +228,7 @@ def test_blocks_of_a_persistent_grid() -> None:
         (8, {"consumer_registers": 240}, r"40 \+ 2 x 240 registers are 520; the block starts with 3 x 168 = 504"),
         (8, {"bm": 192, "consumers": 3, "producer_registers": 32, "consumer_registers": 160},
          "bn is 256, whose wgmma needs 154 registers at entry; 512 threads leave 128"),
-        (8, {"bm": 256}, "a tile of 256x256 takes 256 accumulators and about 48 other registers; a consumer thread"),
+        (8, {"bm": 256}, "a tile of 256x256 takes 256 accumulators and about 40 other registers; a consumer thread"),
         (5, {"bm": 256}, "takes 256 accumulators and about 48 other registers; a thread of the block has 248"),
         (11, {"stages": 5}, "shared memory is 278608 bytes with 5 stages; a block has 232448"),
         (7, {"bm": 384, "bn": 64, "consumers": 3}, "a TMA box of A has 384 lines; at most 256 are possible"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -34,13 +35,18 @@ def legal_plans(rung: Rung, seed: int = 0) -> list[TensorPlan]:
 
 
 def sample_plans(rung: Rung, count: int, seed: int = 0) -> list[TensorPlan]:
-    """``count`` of the rung's ``legal_plans``, drawn with ``seed``; all of them where there are fewer."""
-    plans = legal_plans(rung, seed)
-    return random.Random(seed).sample(plans, min(count, len(plans)))
+    """Plans of ``count`` different kinds, these too drawn with ``seed``; of all kinds where there are fewer."""
+    rng, kinds = random.Random(seed), _kinds(rung)
+    return [_finished(kind, rng) for kind in rng.sample(kinds, min(count, len(kinds)))]
 
 
-def _kinds(rung: Rung) -> Iterator[TensorPlan]:
+@cache
+def _kinds(rung: Rung) -> tuple[TensorPlan, ...]:
     """Every kind of plan, the rest of it as small as can be."""
+    return tuple(_legal(rung))
+
+
+def _legal(rung: Rung) -> Iterator[TensorPlan]:
     number = rung.number
     if number == FIRST:
         teams = [{"warps_m": m, "warps_n": n} for m, n in _WARPS]

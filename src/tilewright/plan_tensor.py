@@ -18,9 +18,10 @@ SWIZZLE_ROW = 64  # 16-bit elements of a 128-byte row, the widest that TMA swizz
 REGISTER_FILE = 64 << 10  # 32-bit registers of an SM
 LONGEST_BOX = 256  # CUDA Driver API, cuTensorMapEncodeTiled: boxDim
 LARGEST_CLUSTER = 8  # what every GPU of the architecture can place
-# Registers a multiplying thread needs beside its accumulators: addresses, descriptors, loop counters. With fewer,
-# ptxas spills (128x192 a warpgroup takes 192 accumulators and does not fit 232 registers).
-SPARE_REGISTERS = 48
+# Registers a multiplying thread needs beside its accumulators: addresses, descriptors, loop counters, and in rung 5 the
+# fragments of A and B. With fewer, ptxas spills (scripts/check_kernels.py): 192 accumulators fit 232 registers.
+SPARE_REGISTERS = 40
+FRAGMENT_REGISTERS = 8
 # And those that ptxas must find at the kernel's entry for an instruction with N / 2 accumulators (its error C7602).
 ENTRY_REGISTERS = 26
 
@@ -255,8 +256,11 @@ def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
     if bm < 1 or bn < 1 or bm % step_m or bn % step_n:
         yield f"the tile is {bm}x{bn}; it must be a multiple of {step_m}x{step_n} ({unit})"
     at_once = plan.threads // 8  # threads copy 16 bytes each, 8 of them a line of 128
-    if plan.rung < TMA and (bm % at_once or bn % at_once):
-        yield f"the tile is {bm}x{bn}; {plan.threads} threads copy {at_once} lines of A or B at a time"
+    # A thread's lines must have one place in the swizzle, and in MN-major slabs one depth as well.
+    slabs = plan.a_layout == "column" or plan.b_layout == "row"
+    if plan.rung < TMA and (bm % at_once or bn % at_once or (slabs and plan.bk % at_once)):
+        also = f", in slabs of {plan.bk}" if slabs else ""
+        yield f"the tile is {bm}x{bn}; {plan.threads} threads copy {at_once} lines of A or B at a time{also}"
     if plan.rung != FIRST and bn > 256:
         yield f"bn is {bn}; one wgmma has at most 256 columns"
     if plan.a_layout == "column" and bm % SWIZZLE_ROW:
@@ -327,8 +331,9 @@ def _about_registers(plan: TensorPlan) -> Iterator[str]:
                 f"bn is {plan.bn}, whose wgmma needs {plan.bn // 2 + ENTRY_REGISTERS} registers at entry; "
                 f"{plan.threads} threads leave {plan.entry_registers}"
             )
-    if plan.accumulators + SPARE_REGISTERS > available:
+    spare = SPARE_REGISTERS + (FRAGMENT_REGISTERS if plan.rung == FIRST else 0)
+    if plan.accumulators + spare > available:
         yield (
-            f"a tile of {plan.bm}x{plan.bn} takes {plan.accumulators} accumulators and about {SPARE_REGISTERS} other "
+            f"a tile of {plan.bm}x{plan.bn} takes {plan.accumulators} accumulators and about {spare} other "
             f"registers; {limit} has {available}"
         )
