@@ -23,7 +23,7 @@ from tilewright.errors import EmulatorFault, UnavailableError
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")])
-FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^```([\w+]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
