@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import probe_tensor as probe
+import probe_counters as probe
 from ladder_records import MISSING, ROOT, table
 
 from tilewright import ladder
@@ -21,7 +21,7 @@ REASONS_SHOWN = 3
 
 
 def counters_block(rung: Rung, _: Sequence[Record]) -> str:
-    """What ncu counted at the measured problem, as scripts/probe_tensor.py wrote them down."""
+    """What ncu counted at the measured problem, as scripts/probe_counters.py wrote them down."""
     if not FILE.is_file():
         return "Not measured yet: there are no counters of this rung.\n"
     probed = json.loads(FILE.read_text("utf-8"))

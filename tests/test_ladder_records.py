@@ -10,7 +10,7 @@ import ladder_counters
 import ladder_records
 import ladder_simt
 import ncu_counters
-import probe_tensor
+import probe_counters
 import pytest
 import tensor_table
 from tensor_bench import read_rows
@@ -114,8 +114,8 @@ def test_rows_of_the_main_kernel_are_those_of_their_plans() -> None:
 
 
 def probed(**counters: float) -> dict[str, Any]:
-    """What scripts/probe_tensor.py writes, with the same counters for every run."""
-    plans = {probe_tensor.name_of(rung): rung.plan(BF16).to_dict() for rung in probe_tensor.probed()}
+    """What scripts/probe_counters.py writes, with the same counters for every run."""
+    plans = {probe_counters.name_of(rung): rung.plan(BF16).to_dict() for rung in probe_counters.probed()}
     values = {
         "gpu": "NVIDIA H200",
         "driver": "580.1",
@@ -127,12 +127,12 @@ def probed(**counters: float) -> dict[str, Any]:
     for i, kernel in enumerate([*["tw_gemm"] * len(plans), "nvjet_sm90"]):
         csv += [f'"{i}","{kernel}","{name}","{value}"' for name, value in counters.items()]
     runs = [{"name": name, "plan": plan} for name, plan in plans.items()]
-    return probe_tensor.join({**values, "runs": runs}, ncu_counters.read(csv, probe_tensor.METRICS, ""))
+    return probe_counters.join({**values, "runs": runs}, ncu_counters.read(csv, probe_counters.METRICS, ""))
 
 
 def test_counters_stand_beside_the_neighbours() -> None:
-    pipe, gmma = probe_tensor.TENSOR_ELAPSED[1], probe_tensor.STALLS["waiting for wgmma"]
-    found = probed(**{pipe: 61.25, gmma: 70.0, probe_tensor.STALLS["barrier"]: 20.0, probe_tensor.L2_SECTORS: 1e6})
+    pipe, gmma = probe_counters.TENSOR_ELAPSED[1], probe_counters.STALLS["waiting for wgmma"]
+    found = probed(**{pipe: 61.25, gmma: 70.0, probe_counters.STALLS["barrier"]: 20.0, probe_counters.L2_SECTORS: 1e6})
     shown = ladder_counters.shown(ladder.rung(9), found)
     assert "|  | 8 warp-specialised | 9 persistent | cuBLAS |" in shown
     assert "| tensor pipe busy, of all cycles | 61.2% | 61.2% | 61.2% |" in shown
@@ -140,7 +140,7 @@ def test_counters_stand_beside_the_neighbours() -> None:
     assert "| read from L2, MB | 32 | 32 | 32 |" in shown
     assert "DRAM" not in shown  # not counted: no row
     with pytest.raises(UsageError, match=r"counted 0 kernels of the ladder; there are 1"):
-        probe_tensor.join({"runs": [{}]}, [])
+        probe_counters.join({"runs": [{}]}, [])
     another = {**found, "runs": [{**run, "plan": {}} for run in found["runs"]]}
     assert "another plan" in ladder_counters.shown(ladder.rung(9), another)
     assert "no counters" in ladder_counters.shown(ladder.rung(9), {**found, "runs": []})
@@ -148,6 +148,9 @@ def test_counters_stand_beside_the_neighbours() -> None:
 
 def test_metrics_are_asked_for_where_ncu_lists_them() -> None:
     listing = "sm__pipe_tensor_cycles_active  Counter  cycle\nlts__t_sector_op_read_hit_rate  Ratio  %\n"
-    assert ncu_counters.known(listing, probe_tensor.METRICS) == [
-        probe_tensor.TENSOR_ELAPSED[0], probe_tensor.TENSOR_ACTIVE[0], probe_tensor.L2_HITS, probe_tensor.REGISTERS
-    ]  # fmt: skip
+    assert ncu_counters.known(listing, probe_counters.METRICS) == [
+        probe_counters.TENSOR_ELAPSED[0],
+        probe_counters.TENSOR_ACTIVE[0],
+        probe_counters.L2_HITS,
+        probe_counters.REGISTERS,
+    ]

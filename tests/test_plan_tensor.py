@@ -194,6 +194,8 @@ def test_blocks_of_a_persistent_grid() -> None:
         (6, {"bk": 32}, "bk is 32; it must be 64, a 128-byte row of 16-bit elements"),
         (7, {"stages": 1}, "stages is 1; one is read while another is filled: 2 are the least"),
         (6, {"stages": 2}, "stages is 2; one is read .* a third by the wgmmas still in flight: 3 are the least"),
+        (5, {"warps_m": 1, "warps_n": 1, "bm": 64, "bn": 64}, r"32 threads copy 4 lines at a time; .* a multiple of 8"),
+        (6, {"consumers": 3, "bm": 192, "bn": 192}, "192x192; 384 threads copy 48 lines .*, in slabs of 64"),
         (6, {"bn": 176}, "the tile is 128x176; 256 threads copy 32 lines of A or B at a time"),
         (5, {"consumers": 2}, "rung 5: consumers is 2; rungs 6 and up have it"),
         (9, {"cluster_m": 2}, "rung 9: cluster_m is 2; rungs 10 and up have it"),

@@ -255,18 +255,26 @@ def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
         step_m, step_n, unit = 64 * groups, 16, f"{groups} warpgroups of 64 rows, and 16 columns"
     if bm < 1 or bn < 1 or bm % step_m or bn % step_n:
         yield f"the tile is {bm}x{bn}; it must be a multiple of {step_m}x{step_n} ({unit})"
-    at_once = plan.threads // 8  # threads copy 16 bytes each, 8 of them a line of 128
-    # A thread's lines must have one place in the swizzle, and in MN-major slabs one depth as well.
-    slabs = plan.a_layout == "column" or plan.b_layout == "row"
-    if plan.rung < TMA and (bm % at_once or bn % at_once or (slabs and plan.bk % at_once)):
-        also = f", in slabs of {plan.bk}" if slabs else ""
-        yield f"the tile is {bm}x{bn}; {plan.threads} threads copy {at_once} lines of A or B at a time{also}"
+    if plan.rung < TMA:
+        yield from _about_copies(plan)
     if plan.rung != FIRST and bn > 256:
         yield f"bn is {bn}; one wgmma has at most 256 columns"
     if plan.a_layout == "column" and bm % SWIZZLE_ROW:
         yield f"bm is {bm}; column-major A lies in slabs of {SWIZZLE_ROW} rows, of which it must be a multiple"
     if plan.b_layout == "row" and bn % SWIZZLE_ROW:
         yield f"bn is {bn}; row-major B lies in slabs of {SWIZZLE_ROW} columns, of which it must be a multiple"
+
+
+def _about_copies(plan: TensorPlan) -> Iterator[str]:
+    """Of the rungs whose threads copy A and B, 16 bytes each and so 8 of them a line of 128."""
+    at_once = plan.threads // 8
+    # A thread's lines must have one place in the swizzle, and in MN-major slabs one depth as well.
+    if at_once % 8:
+        yield f"{plan.threads} threads copy {at_once} lines at a time; it must be a multiple of 8, the swizzle's period"
+    slabs = plan.a_layout == "column" or plan.b_layout == "row"
+    if plan.bm % at_once or plan.bn % at_once or (slabs and plan.bk % at_once):
+        also = f", in slabs of {plan.bk}" if slabs else ""
+        yield f"the tile is {plan.bm}x{plan.bn}; {plan.threads} threads copy {at_once} lines of A or B at a time{also}"
 
 
 def _about_the_grid(plan: TensorPlan) -> Iterator[str]:
