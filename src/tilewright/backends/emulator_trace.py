@@ -39,13 +39,13 @@ def trace(
     blocks: Sequence[int] | None = None,
     *,
     cluster: int = 1,
-    names: Sequence[str] = ("a", "b", "c", "c"),
+    names: Sequence[str] = ("a", "b", "c"),
 ) -> Counts:
     """Run the ``blocks`` named (linear ids; all when None) and count what they do; normally one interior block.
 
     Of a cluster all blocks run and are counted. ``names`` are those of the matrices and tensor maps among ``args``, in
-    order; C of rung 11 comes twice, by tensor map and by pointer. Raises ``EmulatorFault`` for what the kernel may not
-    do, ``CompileError`` and ``UnavailableError`` as ``EmulatorBackend.compile``, and ``UsageError`` when there are more
+    order, one that comes by tensor map and by pointer once. Raises ``EmulatorFault`` for what the kernel may not do,
+    ``CompileError`` and ``UnavailableError`` as ``EmulatorBackend.compile``, and ``UsageError`` when there are more
     matrices than names.
     """
     count = len(matrices(args))
