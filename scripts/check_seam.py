@@ -34,7 +34,7 @@ _STRING = r'"(?:\\.|[^"\\\n])*"'
 _CHARACTER = r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'"  # not the separator in 1'000
 _LITERAL = rf"{_RAW_STRING}|{_STRING}|{_CHARACTER}"
 _COMMENT_OR_LITERAL = re.compile(rf"//[^\n]*|/\*.*?\*/|(?P<literal>{_LITERAL})", re.DOTALL)
-_CONTINUED = re.compile(r"[^\n]*(?:\\\n[^\n]*)+")
+_CONTINUED = re.compile(r"[^\n]*(?:(?<=\\)\n[^\n]*)+")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", re.MULTILINE)
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|\w+|::|->|\[\[|\]\]|&&|[^\s\w]')
 _QUALIFIERS = {
@@ -93,6 +93,7 @@ def _declarations(tokens: Sequence[str], wanted: list[str]) -> Iterator[str]:
         position += 1
         if token == "}" and inside:
             inside.pop()
+            head = []  # a macro used without a semicolon
         elif token == ";":
             if inside == wanted and _is_function(head):
                 yield signature(head)

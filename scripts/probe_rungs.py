@@ -39,7 +39,10 @@ METRICS = [
     *(_GLOBAL.format(what, op) for what in ("requests", "sectors") for op in ("ld", "st")),
     *(f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{op}.sum" for op in ("ld", "st")),
     *(f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{op}.sum" for op in ("ld", "st")),
-    *(f"smsp__inst_executed_op_{op}.sum" for op in ("shared_ld", "shared_st", "global_ld", "global_st", "ldgsts")),
+    *(
+        f"smsp__inst_executed_op_{op}.sum"
+        for op in ("shared_ld", "shared_st", "global_ld", "global_st", "ldgsts", "ldsm")
+    ),
     *(f"smsp__sass_l1tex_t_{what}_pipe_lsu_mem_global_op_ldgsts.sum" for what in ("requests", "sectors")),
     "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum",
     "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",

@@ -43,15 +43,11 @@ START_S = 60.0  # and that takes its time: PyTorch is large
 RAGGED = (1000, 776, 520)  # no multiple of a tile, and lines on 16-byte boundaries
 KEPT = 3  # winners of a step that the next one varies
 
-_COOPERATIVE = {"pingpong": False, "consumers": 2}
-_PINGPONG = {"pingpong": True, "consumers": 2}
-_LEAN = {"producer_registers": 24, "consumer_registers": 240}
-_TEAMS: tuple[tuple[Mapping[str, Any], Sequence[tuple[int, int]]], ...] = (
-    (_COOPERATIVE, ((128, 256), (128, 224), (128, 208), (256, 128), (256, 160))),
-    ({**_COOPERATIVE, **_LEAN}, ((256, 176), (256, 192))),
-    (_PINGPONG, ((128, 128), (128, 160), (128, 176), (64, 256))),
-    ({**_PINGPONG, **_LEAN}, ((128, 192),)),
-)
+# By whether two warpgroups take turns, the tiles worth a try.
+_TILES = {
+    False: ((128, 256), (128, 224), (128, 208), (256, 128), (256, 160), (256, 176), (256, 192)),
+    True: ((128, 128), (128, 160), (128, 176), (128, 192), (64, 256)),
+}
 _CLUSTERS = ((1, 1), (2, 1), (1, 2))
 
 Changes = Mapping[str, Any]
@@ -67,10 +63,11 @@ def differences(candidate: Candidate) -> str:
 
 def tiles() -> Iterator[Changes]:
     """The first step: tiles, with as many stages as fit, and clusters."""
-    for (team, sizes), (m, n) in product(_TEAMS, _CLUSTERS):
-        for bm, bn in sizes:
+    for pingpong, (m, n) in product(_TILES, _CLUSTERS):
+        for bm, bn in _TILES[pingpong]:
             columns = next(width for width in (64, 32, 16) if bn % width == 0)
-            yield {**team, "bm": bm, "bn": bn, "cluster_m": m, "cluster_n": n, "epilogue_columns": columns}
+            team = {"pingpong": pingpong, "cluster_m": m, "cluster_n": n}
+            yield {**team, "bm": bm, "bn": bn, "epilogue_columns": columns}
 
 
 def depths(_: Plan) -> Iterator[Changes]:

@@ -12,19 +12,22 @@ import numpy as np
 from tilewright.backends.base import Dim3, Matrix
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.dtypes import FP32, DType
-from tilewright.source import KernelSource, flatten
+from tilewright.source import KernelSource, Target, flatten
 
 KERNELS = Path(__file__).parent / "kernels"
 
 
-def kernel_source(path: str, dtype: DType | None = None, /, **plan: int) -> KernelSource:
+def kernel_source(
+    path: str, dtype: DType | None = None, target: Target = "host", arch: str | None = None, /, **plan: int
+) -> KernelSource:
     """A kernel below tests/kernels with its plan values, ``plan::T`` if any; ``KernelSource.name`` is its file's."""
     file = KERNELS / path
     values = "".join(f"constexpr int {name} = {value};\n" for name, value in {"SHARED_BYTES": 0, **plan}.items())
     if dtype is not None:
         values += f"using T = {dtype.c_name};\n"
     types = "namespace tw { struct bf16; struct fp16; }\n"
-    return KernelSource(file.stem, flatten(file, "host", f"{types}namespace plan {{\n{values}}}\n"), "host")
+    text = flatten(file, target, f"{types}namespace plan {{\n{values}}}\n")
+    return KernelSource(file.stem, text, target, arch)
 
 
 @dataclass(frozen=True)

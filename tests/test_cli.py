@@ -16,6 +16,7 @@ import pytest
 from cli_runner import process, run, squeezed
 
 from tilewright import __version__, ladder
+from tilewright.cli.options import layouts
 from tilewright.errors import CompileError, EmulatorFault, TilewrightError, UnavailableError, UsageError
 
 
@@ -73,13 +74,38 @@ def test_climb_passes_on_what_was_asked(engine: Callable[[Any], Any]) -> None:
     assert run("climb").exit_code == 0
     assert run("climb", "--size", "64", "--dtype", "bf16", "--rungs", "0-2", "--seed", "7").exit_code == 0
     assert run("climb", "--m", "1", "--n", "2", "--k", "3", "--backend", "emulator").exit_code == 0
+    assert run("climb", "--dtype", "fp16", "--layout", "rc").exit_code == 0
+    rows = {"a_layout": "row", "b_layout": "row"}
     for call in calls:
         del call["progress"], call["schedule"]
     assert calls == [
-        {"shape": None, "dtype": None, "rungs": None, "backend": None, "seed": 0},
-        {"shape": (64, 64, 64), "dtype": "bf16", "rungs": "0-2", "backend": None, "seed": 7},
-        {"shape": (1, 2, 3), "dtype": None, "rungs": None, "backend": "emulator", "seed": 0},
-    ]
+        {"shape": None, "dtype": None, "rungs": None, **rows, "backend": None, "seed": 0},
+        {"shape": (64, 64, 64), "dtype": "bf16", "rungs": "0-2", **rows, "backend": None, "seed": 7},
+        {"shape": (1, 2, 3), "dtype": None, "rungs": None, **rows, "backend": "emulator", "seed": 0},
+        {
+            "shape": None, "dtype": "fp16", "rungs": None, "a_layout": "row", "b_layout": "column", "backend": None,
+            "seed": 0,
+        },
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rr", ("row", "row")), ("rc", ("row", "column")), ("CR", ("column", "row")),
+        ("column-column", ("column", "column")), ("row,col", ("row", "column")), ("col/row", ("column", "row")),
+    ],
+)  # fmt: skip
+def test_layouts_by_name(text: str, expected: tuple[str, str]) -> None:
+    assert layouts(text) == expected
+    assert layouts(layouts(text)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "r", "rx", "rrr", "row", "row-", "row-row-row", "major-row"])
+def test_layouts_that_are_none(text: str) -> None:
+    done = run("climb", "--layout", text)
+    assert done.exit_code == 2
+    assert "is not one of rr, rc, cr, cc" in " ".join(done.stderr.split())
 
 
 def test_climb_json_of_the_real_engine_has_what_is_documented() -> None:
@@ -212,7 +238,7 @@ def test_a_bug_keeps_its_traceback(engine: Callable[[Any], Any]) -> None:
         (["source", "one"], "one"),
         (["source", "0", "--target", "fpga"], "'gpu', 'host'"),
         (["diff", "0"], "Missing argument"),
-        (["diff", "0", "7"], "rung 7 does not exist"),
+        (["diff", "0", "17"], "rung 17 does not exist"),
         (["ascend"], "ascend"),
     ],
 )

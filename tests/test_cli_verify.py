@@ -26,6 +26,41 @@ def test_verify_json_and_padded_rows() -> None:
     assert all(row["ok"] and 0 < row["error_over_bound"] <= 1 for row in data["results"])
 
 
+def test_verify_of_every_rung_in_any_layout() -> None:
+    for layout, rungs in (("rr", range(12)), ("cr", range(5, 12))):
+        done = run("verify", "--layout", layout, "--dtype", "bf16", "--backend", "emulator", "--json")
+        assert done.exit_code == 0, done.stdout
+        found = json.loads(done.stdout)["results"]
+        assert [row["rung"] for row in found] == list(rungs)
+        for row in found:
+            assert row["ok"] is True, row["says"]
+            # Lines of an odd length, but where TMA moves them.
+            assert (row["problem"]["ldc"] % 8 == 0) == (row["rung"] >= 7)
+
+
+def test_verify_says_which_operands_a_rung_does_not_take() -> None:
+    arguments = (
+        "verify",
+        "--size",
+        "40",
+        "--ldb",
+        "45",
+        "--rungs",
+        "6-7,11",
+        "--dtype",
+        "fp16",
+        "--backend",
+        "emulator",
+    )
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0
+    found = {row["rung"]: row for row in json.loads(done.stdout)["results"]}
+    assert [found[number]["ok"] for number in (6, 7, 11)] == [True, None, None]
+    assert "rung 7 moves B by TMA, whose lines start on 16-byte boundaries; it lies at" in found[7]["says"]
+    assert "with rows 90 bytes apart" in found[7]["says"]
+    assert "FAILED" not in run(*arguments).stdout
+
+
 @pytest.mark.parametrize("shape", [("0", "5", "3"), ("5", "0", "3"), ("5", "3", "0"), ("1", "1", "1"), ("0", "0", "0")])
 def test_verify_of_empty_and_tiny_problems(shape: tuple[str, str, str]) -> None:
     sizes = [part for pair in zip(("--m", "--n", "--k"), shape, strict=True) for part in pair]
@@ -39,8 +74,11 @@ def test_verify_of_empty_and_tiny_problems(shape: tuple[str, str, str]) -> None:
     [
         (["--size", "8", "--lda", "7"], "lda is 7, shorter than the row"),
         (["--rungs", "4-2"], "rungs '4-2'"),
-        (["--rungs", "0-9"], "rung 9 does not exist"),
+        (["--rungs", "0-12"], "rung 12 does not exist"),
         (["--rungs", "two"], "rungs 'two'"),
+        (["--rungs", "0-4", "--dtype", "fp16"], "no rung of '0-4' runs fp16 with A row-major and B row-major"),
+        (["--layout", "rc", "--rungs", "4-5"], "rung 4 (double-buffered) reads row-major operands; A row-major and B"),
+        (["--layout", "rc", "--dtype", "fp32"], "no rung runs fp32 with A row-major and B column-major"),
         (["--size", "2147483648"], "below 2**31"),
         (["--policy", "never"], "'eager', 'lazy', 'random'"),
         (["--fill", "zeros"], "'normal'"),

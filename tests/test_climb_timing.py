@@ -80,7 +80,7 @@ class FakeGpu(CudaBackend):
     ) -> None:  # fmt: skip
         assert isinstance(kernel, FakeKernel)
         matrices = [arg.matrix if isinstance(arg, TensorMap) else arg for arg in args]
-        a, b, c = (each.owner for each in matrices if isinstance(each, Matrix))
+        a, b, c, *_ = (each.owner for each in matrices if isinstance(each, Matrix))  # C of rung 11 comes twice
         if isinstance(stream, list):
             if kernel.name == self.failing:
                 raise LaunchError("it went up in smoke\nand more")
@@ -212,7 +212,7 @@ def test_a_host_compiler_counts_beside_the_gpu(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("TILEWRIGHT_CXX")
     naive = timed(rungs="0").rows[0].to_dict()
     assert naive["counted"]["flop_per_byte"] == 0.25
-    assert naive["counted"]["operands"]["b"] == {"sectors_per_request": 4, "ideal": 4}
+    assert naive["counted"]["operands"]["b"]["sectors_per_request"] == 4
     assert naive["time_us"] == 800
 
 

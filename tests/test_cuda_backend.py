@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ladder_cases import LAYOUTS
 
-from tilewright.backends.base import Matrix
+from tilewright.backends.base import Matrix, TensorMap
 from tilewright.backends.cuda import CudaBackend
+from tilewright.backends.cuda_tensor_map import encode
 from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import LaunchError, UnavailableError, UsageError
+from tilewright.ladder import rungs
 from tilewright.measure import Rival, Schedule, measure, rotation
-from tilewright.problem import Problem
+from tilewright.operands import random_operands
+from tilewright.problem import Layout, Problem
 from tilewright.rivals import cublas, operand_sets
-from tilewright.run import Operands
+from tilewright.run import Operands, make_operands, prepare
 from tilewright.source import KernelSource
 from tilewright.telemetry import Telemetry
 
@@ -133,6 +137,36 @@ def test_grids_count_blocks_with_clusters_too(gpu: CudaBackend) -> None:
 
 
 @needs_gpu
+def test_tensor_maps_and_clusters_in_a_graph(gpu: CudaBackend) -> None:
+    # A graph holds copies of its kernels' arguments: what was packed for a launch is gone when it is replayed.
+    rung = rungs()[11]
+    problem = Problem(520, 776, 200, BF16)
+    a, b = random_operands(problem, fill="integers")
+    operands = make_operands(gpu, problem, a, b)
+    launch = prepare(gpu, rung, rung.plan(BF16).with_(dependent_launch=True), operands)
+    assert launch.cluster == 2
+    assert launch.dependent
+    builder = gpu.stream.create_graph_builder()
+    builder.begin_building("relaxed")
+    for _ in range(3):
+        launch(gpu, builder)
+    builder.end_building()
+    graph = builder.complete()
+    gpu.poison(operands.c)
+    with gpu.current():
+        graph.launch(gpu.stream)
+    exact = (a.astype(np.float32) @ b.astype(np.float32)).astype(BF16.numpy)
+    np.testing.assert_array_equal(gpu.download(operands.c), exact)
+
+
+@needs_gpu
+@pytest.mark.parametrize(("rows", "cols", "ld", "pointer"), [(2, 8, 12, 0), (2, 8, 8, 8), (2, 8, 2**39, 0)])
+def test_tensor_maps_that_cannot_be(gpu: CudaBackend, rows: int, cols: int, ld: int, pointer: int) -> None:
+    with pytest.raises(UsageError, match="TMA needs a multiple of 16"):
+        encode(TensorMap(Matrix(pointer, rows, cols, ld, BF16, None), (64, 64)))
+
+
+@needs_gpu
 @others_warn
 def test_a_view_of_a_torch_tensor(gpu: CudaBackend) -> None:
     torch = pytest.importorskip("torch")
@@ -150,8 +184,11 @@ def test_a_view_of_a_torch_tensor(gpu: CudaBackend) -> None:
     scale(gpu, seen, gpu.view(out), 4.0, stream=torch.cuda.current_stream())
     assert torch.equal(out, part.detach() * 4), "ordered with PyTorch's default stream, whose handle is 0"
     assert gpu.view(whole.bfloat16()).dtype == BF16
+    columns = gpu.view(whole.t())
+    assert (columns.rows, columns.cols, columns.ld, columns.layout) == (10, 6, 10, "column")
+    assert np.array_equal(gpu.download(columns), whole.t().cpu().numpy())
     with pytest.raises(UsageError, match="next to each other"):
-        gpu.view(whole.t())
+        gpu.view(whole[:, ::2])
     with pytest.raises(UsageError, match="device -1"):
         gpu.view(torch.zeros(2, 2))
     with pytest.raises(UsageError, match="2 dimensions"):
@@ -238,16 +275,17 @@ def test_timing_a_copy_gives_a_credible_bandwidth(gpu: CudaBackend) -> None:
 
 @needs_gpu
 @others_warn
-@pytest.mark.parametrize("dtype", [FP32, BF16])
+@pytest.mark.parametrize("layouts", LAYOUTS)
+@pytest.mark.parametrize("dtype", [FP32, BF16, FP16])
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 def test_cublas_on_the_same_operands(
-    gpu: CudaBackend, dtype: DType, library: str, monkeypatch: pytest.MonkeyPatch
+    gpu: CudaBackend, dtype: DType, library: str, layouts: tuple[Layout, Layout], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tilewright.backends.cuda_timer import CudaTimer
 
     pytest.importorskip(library)
     monkeypatch.setattr("tilewright.rivals.vendor_library", lambda: library)
-    problem = Problem(512, 384, 256, dtype)
+    problem = Problem(512, 384, 256, dtype, None, *layouts)
     sets = operand_sets(gpu, problem, 2)
     try:
         vendor = cublas(gpu, sets)

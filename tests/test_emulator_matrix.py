@@ -15,7 +15,7 @@ from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_checks import check_bounds, check_races
 from tilewright.backends.emulator_trace import trace
 from tilewright.backends.host_compiler import HostCompiler, available_compilers
-from tilewright.dtypes import BF16, FP16, DType
+from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import EmulatorFault
 
 Array = np.ndarray[Any, Any]
@@ -159,3 +159,38 @@ def test_mma_of_random_numbers(emulator: EmulatorBackend, dtype: DType) -> None:
     got = multiply(emulator, dtype, a, b, np.zeros((16, 8), np.float32))
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     assert (np.abs(got - wide_a @ wide_b) <= 16 * 2.0**-24 * (np.abs(wide_a) @ np.abs(wide_b))).all()
+
+
+# ---- element types ---------------------------------------------------------------------------------------------------
+
+
+def floats_around(dtype: DType) -> Array:
+    """65536 floats: those halfway between neighbours of a 16-bit type, the next to them, special ones, and others."""
+    infinity = int(np.array(np.inf, dtype.numpy).view(np.uint16))
+    finite = np.arange(infinity, dtype=np.uint16).view(dtype.numpy).astype(np.float64)
+    finite = np.append(finite, 2 * finite[-1] - finite[-2])  # from halfway to this on, infinity
+    halfway = ((finite[:-1] + finite[1:]) / 2).astype(np.float32)
+    near = np.stack([halfway, np.nextafter(halfway, np.float32(0)), np.nextafter(halfway, np.float32(np.inf))])
+    special = np.array([*near[:, -1], finite[-2], np.inf, np.nan, 2.0**-149], np.float32)
+    random = np.random.default_rng(4)
+    others = random.integers(0, 2**32, 4096, dtype=np.uint32).view(np.float32)
+    chosen = random.permutation(near.ravel())[: 65536 - others.size - 2 * special.size]
+    signs = random.choice(np.array([-1, 1], np.float32), chosen.size)
+    return np.concatenate([special, -special, others, chosen * signs])
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16], ids=lambda d: d.name)
+def test_conversions_of_16_bit_elements(emulator: EmulatorBackend, dtype: DType) -> None:
+    values, halves = floats_around(dtype), np.arange(65536, dtype=np.uint32).astype(np.uint16).view(dtype.numpy)
+    assert values.size == halves.size
+    narrow, wide = emulator.empty(1, values.size, dtype), emulator.empty(1, values.size, FP32)
+    pairs = emulator.empty(1, values.size // 2, FP32)
+    args = [np.int32(values.size), words(emulator, values), narrow, pairs, emulator.upload(halves[None]), wide]
+    emulator.launch(emulator.compile(kernel_source("core/halves.cu", dtype)), (1, 1, 1), (32, 1, 1), args, 0)
+    np.testing.assert_array_equal(emulator.download(wide)[0], halves.astype(np.float32))
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = values.astype(dtype.numpy).view(np.uint16).copy()
+    expected[np.isnan(values)] = 0x7FFF  # as cvt makes it
+    np.testing.assert_array_equal(emulator.download(narrow)[0].view(np.uint16), expected)
+    np.testing.assert_array_equal(emulator.download(pairs)[0].view(np.uint16), expected)

@@ -148,6 +148,19 @@ def test_random_numbers(compiler: HostCompiler) -> None:
     assert (np.abs(d - a @ b) <= 64 * 2.0**-24 * (np.abs(a) @ np.abs(b))).all()
 
 
+def test_each_warpgroup_of_a_block_multiplies_for_itself(compiler: HostCompiler) -> None:
+    a, b, c = integers(BF16, 64, 64)
+    tile = Layout(64, 64, 128, False)
+    backend = EmulatorBackend("random", compiler=compiler)
+    source, grid, _, args, shared_bytes, _ = Product(tile, tile).call(backend, a, b, c)
+    places = accumulator_places(64, 64)
+    args[3] = backend.upload(np.concatenate([c[places], c[places] + 1]))
+    args[4] = backend.upload(np.zeros((1, 256), np.float32))
+    backend.launch(backend.compile(source), grid, (256, 1, 1), args, shared_bytes)
+    expected = (a.astype(np.float32) @ b.astype(np.float32) + c)[places]
+    np.testing.assert_array_equal(backend.download(args[3]), np.concatenate([expected, expected + 1]))
+
+
 def test_the_watched_build_computes_the_same(compiler: HostCompiler) -> None:
     a, b, c = integers(BF16, 64, 64)
     product = Product(Layout(64, 64, 128, True), Layout(64, 64, 128, False))

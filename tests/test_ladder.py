@@ -13,7 +13,7 @@ from ladder_cases import SIMT_CASES, SIMT_IDS, TENSOR_RUNGS, simt_plan
 from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
-from tilewright.ladder import Rung, front_matter, parse_rungs, rung, rungs
+from tilewright.ladder import Rung, front_matter, parse_rungs, rung, rungs, select
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Layout
 from tilewright.source import CUDA_ROOT, ENTRY
@@ -77,7 +77,7 @@ def test_default_plans_on_tensor_cores(each: Rung, dtype: DType, layout: Layout)
     plan = each.plan(dtype, a_layout=layout, b_layout="column")
     assert isinstance(plan, TensorPlan)
     assert (plan.rung, plan.dtype, plan.a_layout, plan.b_layout) == (each.number, dtype, layout, "column")
-    assert (plan.bm, plan.bn, plan.accumulators) == (128, 256, 128)
+    assert (plan.bm * plan.bn, plan.accumulators) == (128 * 256, 128)
     assert each.dtypes == (BF16, FP16)
 
 
@@ -146,6 +146,20 @@ def test_rungs_beyond_the_ladder(text: str, missing: int) -> None:
     with pytest.raises(UsageError, match=rf"^rung {missing} does not exist; the ladder has 0, 1, 2, 3, 4"):
         parse_rungs(text)
     assert time.perf_counter() - start < 5, "a range is not walked before it is checked"
+
+
+def numbers(chosen: dict[DType, list[Rung]]) -> dict[str, list[int]]:
+    return {dtype.name: [each.number for each in found] for dtype, found in chosen.items()}
+
+
+def test_the_rungs_to_run() -> None:
+    assert numbers(select(None, None)) == {"fp32": list(range(5)), "bf16": list(range(12))}
+    assert numbers(select(None, FP16)) == {"fp16": list(range(5, 12))}
+    assert numbers(select("3-6", None)) == {"fp32": [3, 4], "bf16": [3, 4, 5, 6]}
+    assert numbers(select("7", None)) == {"bf16": [7]}
+    assert numbers(select(None, None, "row", "column")) == {"bf16": list(range(5, 12))}
+    with pytest.raises(UsageError, match=r"no rung of '5-6' runs fp32 .*; rung 5 runs bf16, fp16, rung 6"):
+        select("5-6", FP32)
 
 
 @pytest.mark.parametrize("number", [-1, 99])

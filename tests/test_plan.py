@@ -203,6 +203,7 @@ def test_a_grid_has_a_largest_size() -> None:
 def test_a_default_plan_says_when_a_problem_is_too_large(rung: Rung, dtype: DType) -> None:
     plan = rung.plan(dtype)
     side = 2**17
-    assert plan.grid(Problem(side, side, 1))[0] == side // plan.bm * (side // plan.bn)
+    tiles = side // plan.bm * (side // plan.bn)
+    assert plan.grid(Problem(side, side, 1))[0] == (132 if rung.number >= 9 else tiles)
     with pytest.raises(UsageError, match=f"blocks of {plan.bm}x{plan.bn}; a grid has at most 2147483647"):
         plan.grid(Problem(2**30, 2**30, 1, dtype))

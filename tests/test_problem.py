@@ -105,6 +105,19 @@ def test_changed_keeps_defaults_defaults() -> None:
 
 
 @given(problems(padded=True))
+def test_padded_lines_start_on_16_byte_boundaries(problem: Problem) -> None:
+    found = problem.padded()
+    sizes = (problem.dtype.itemsize, problem.dtype.itemsize, problem.out_dtype.itemsize)
+    for size, before, after in zip(
+        sizes, (problem.lda, problem.ldb, problem.ldc), (found.lda, found.ldb, found.ldc), strict=True
+    ):
+        assert after * size % 16 == 0
+        assert before <= after < before + 16 / size
+    assert found.changed(lda=problem.lda, ldb=problem.ldb, ldc=problem.ldc) == problem
+    assert found.padded() == found
+
+
+@given(problems(padded=True))
 def test_json_round_trip(problem: Problem) -> None:
     assert Problem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
     assert problem.changed() == problem

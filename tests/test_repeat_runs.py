@@ -24,8 +24,7 @@ LAUNCHES = 1000
 POISONED = 10  # every so many launches C is filled with NaN before
 SHAPE = (2312, 2568, 1096)
 
-_LEAN = {"producer_registers": 24, "consumer_registers": 240}
-_WIDE = {"bm": 256, "bn": 192, "stages": 3, **_LEAN}
+_WIDE = {"bm": 256, "bn": 192, "stages": 3}
 SCHEDULES: dict[str, dict[str, Any]] = {
     "cooperative": {},
     "cooperative without a cluster": {"cluster_m": 1},
@@ -36,7 +35,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "half-tile tail, K to and fro": {**_WIDE, "half_tail": True, "alternate_k": True},
     "super-rows along N": {"group": 3, "along_n": True, "store_evict_first": True},
     "ping-pong": {"pingpong": True, "bn": 128, "stages": 5, "epilogue_slabs": 1},
-    "ping-pong without a cluster": {"pingpong": True, "bn": 192, "cluster_m": 1, "epilogue_columns": 32, **_LEAN},
+    "ping-pong without a cluster": {"pingpong": True, "bn": 192, "cluster_m": 1, "epilogue_columns": 32},
     "ping-pong, K to and fro": {"pingpong": True, "bn": 128, "alternate_k": True, "epilogue_slabs": 1},
     "the next kernel early": {"dependent_launch": True},
 }

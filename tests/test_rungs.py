@@ -215,6 +215,24 @@ def test_one_misaligned_operand_takes_the_unaligned_plan(
     assert backend.padding_intact(wholes["c"])
 
 
+@pytest.mark.parametrize("ld", [None, 6, 9])
+@pytest.mark.parametrize("dtype", [FP32, BF16, FP16], ids=str)
+def test_column_major_matrices(backend: Backend, dtype: DType, ld: int | None) -> None:
+    values = np.arange(48).reshape(6, 8).astype(dtype.numpy)
+    columns = backend.upload(values, ld, "column")
+    assert (columns.rows, columns.cols, columns.ld, columns.layout) == (6, 8, ld or 6, "column")
+    np.testing.assert_array_equal(backend.download(columns), values)
+    # The same memory by rows is the transpose.
+    rows = Matrix(columns.pointer, 8, 6, columns.ld, dtype, columns.owner)
+    np.testing.assert_array_equal(backend.download(rows), values.T)
+    assert backend.padding_intact(columns)
+    assert backend.padding_intact(part(backend.empty(6, 8, dtype, ld, "column"), 5, 3, row=1, col=2))
+    assert not backend.padding_intact(part(columns, 4, 8))
+    np.testing.assert_array_equal(backend.download(part(columns, 3, 4, row=2, col=3)), values[2:5, 3:7])
+    with pytest.raises(UsageError, match="ld"):
+        backend.upload(values, 5, "column")
+
+
 def test_a_view_is_read_back_from_where_it_points(backend: Backend) -> None:
     values = np.arange(48, dtype=np.float32).reshape(6, 8)
     view = part(backend.upload(values, 10), 3, 5, row=2, col=3)

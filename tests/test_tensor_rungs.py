@@ -94,7 +94,7 @@ def test_an_empty_c_launches_nothing(
         raise AssertionError("launched")
 
     monkeypatch.setattr(backend, "launch", launch)
-    for layouts in LAYOUTS:
+    for layouts in LAYOUTS[::3]:
         for m, n, k in ((0, 12, 5), (7, 0, 5), (0, 0, 0)):
             problem = tight(m, n, k, dtype, layouts)
             operands = make_operands(backend, problem, *random_operands(problem))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tilewright.measure import Schedule
 
 SCHEMA = "tilewright.climb/1"
-EMULATED = (256, 256, 256)
+EMULATED = (256, 512, 256)  # two tiles of the widest cluster: the least C in which a block goes on to another tile
 MEASURED = (4096, 4096, 4096)
 ASSUMED_GPU = "h200"  # whose roofs apply where there is no GPU
 RECORDED_GPU = "NVIDIA H200"  # whose recorded figures stand beside rungs that are not timed
@@ -158,8 +158,8 @@ def climb(
 ) -> ClimbResult:
     """Climb ``rungs`` (such as ``"0-4"``) for a problem of ``shape`` ``(m, n, k)``, in one dtype or (None) in two.
 
-    Without a shape it is 256^3 in the emulator and 4096^3 on a GPU; without a dtype it is fp32, then bf16. Rungs that
-    do not run the dtype or the layouts are left out. Where one moves operands by TMA, their lines are padded to 16
+    Without a shape it is 256x512x256 in the emulator and 4096^3 on a GPU; without a dtype it is fp32, then bf16. Rungs
+    that do not run the dtype or the layouts are left out. Where one moves operands by TMA, their lines are padded to 16
     bytes for all rungs and the vendor. Raises ``UsageError`` for arguments that make no sense and ``UnavailableError``
     when a named backend is not there. A kernel that does not compile or run is the ``fault`` of its row; the others go
     on.

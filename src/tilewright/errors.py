@@ -41,8 +41,8 @@ class EmulatorFault(TilewrightError):
     """A kernel did something a GPU would not forgive.
 
     ``kind`` is one of ``out-of-bounds``, ``uninitialised``, ``race``, ``deadlock``, ``divergence``,
-    ``misaligned``, ``cp.async``, ``misuse``, ``trap``, ``interrupted``, or ``internal`` when the emulator itself
-    failed; ``detail`` is the full report.
+    ``misaligned``, ``cp.async``, ``wgmma``, ``misuse``, ``trap``, ``interrupted``, or ``internal`` when the emulator
+    itself failed; ``detail`` is the full report.
     """
 
     def __init__(self, kind: str, detail: str) -> None:

@@ -4,10 +4,9 @@ The space of a rung is the product of these values, less what ``TensorPlan`` ref
 
 - dtype: bf16, fp16; layout of A, layout of B: row, column;
 - tile: 64, 128, 192, 256 or 384 rows by 16, 32, 48, ..., 256 columns;
-- who multiplies: 1, 2 or 3 warpgroups on one tile, or 2 in ping-pong (rung 5: seven ways to lay warps over the tile);
+- who multiplies: 1, 2 or 3 warpgroups on one tile, or 2 in ping-pong, with 248, 232 or 152 registers a thread and 40,
+  40 or 56 for those that load (rung 5: seven ways to lay warps over the tile);
 - cluster: 1x1, 2x1, 1x2, 2x2, 4x1; half tail: no, yes;
-- registers of a loading and of a multiplying thread: 40 and 248 beside one consumer, 40 and 232 or 24 and 240 beside
-  two, 32 and 160 beside three;
 - epilogue: slabs of 16, 32 or 64 columns, 1 to 4 of them for each consumer;
 - stages: as many as then fit into shared memory, though at most 8, or one or two fewer;
 - super-rows of 1, 2, 3 or 8 cluster tiles, along M or along N;
@@ -41,10 +40,9 @@ _Value = TypeVar("_Value")
 _LAYOUTS = tuple(product(("row", "column"), repeat=2))
 _TILES = tuple(product((64, 128, 192, 256, 384), range(16, 257, 16)))
 _WARPS = ((1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (1, 8), (4, 4))
-_TEAMS = ((1, False), (2, False), (3, False), (2, True))  # warpgroups that multiply; whether in ping-pong
+# Warpgroups that multiply, whether they take turns, and the registers of the loading threads and of theirs.
+_TEAMS = ((1, False, 40, 248), (2, False, 40, 232), (3, False, 56, 152), (2, True, 40, 232))
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
-# Registers of a loading and of a multiplying thread, by the warpgroups that multiply.
-_REGISTERS = {1: ((40, 248),), 2: ((40, 232), (24, 240)), 3: ((32, 160),)}
 
 
 @cache
@@ -80,13 +78,13 @@ def plan_name(plan: TensorPlan) -> str:
 
 def _kinds(number: int) -> Iterator[TensorPlan]:
     """Every kind of plan, the rest of it as small as can be."""
-    teams: Sequence[_Changes]
     if number == FIRST:
         teams = [{"warps_m": m, "warps_n": n} for m, n in _WARPS]
+    elif number < SPECIALISED:
+        teams = [{"consumers": count} for count in (1, 2, 3)]
     else:
-        teams = [
-            {"consumers": count, "pingpong": pingpong} for count, pingpong in _TEAMS if number == LAST or not pingpong
-        ]
+        names = ("consumers", "pingpong", "producer_registers", "consumer_registers")
+        teams = [dict(zip(names, team, strict=True)) for team in _TEAMS if number == LAST or not team[1]]
     clusters = _CLUSTERS if number >= CLUSTERS else _CLUSTERS[:1]
     halves = (False, True) if number == LAST else (False,)
     for dtype, (a, b), (bm, bn), team, (cm, cn), half in product(
@@ -98,17 +96,8 @@ def _kinds(number: int) -> Iterator[TensorPlan]:
             rest["blocks"] = SMS // (cm * cn) * (cm * cn)
         if number == LAST:
             rest |= {"epilogue_columns": 16, "epilogue_slabs": 1}
-        for registers in _registers(number, team):
-            with suppress(UsageError):
-                yield TensorPlan(number, dtype, bm, bn, 64, a_layout=a, b_layout=b, **rest, **registers)
-                break
-
-
-def _registers(number: int, team: _Changes) -> list[_Changes]:
-    if number < SPECIALISED:
-        return [{}]
-    splits = _REGISTERS[team["consumers"]]
-    return [{"producer_registers": few, "consumer_registers": many} for few, many in splits]
+        with suppress(UsageError):
+            yield TensorPlan(number, dtype, bm, bn, 64, a_layout=a, b_layout=b, **rest)
 
 
 class _Dealer:
@@ -120,8 +109,7 @@ class _Dealer:
 
     def finished(self, kind: TensorPlan) -> TensorPlan:
         """The kind with a value of everything that does not make it another kind."""
-        number = kind.rung
-        plan = self._changed(kind, "registers", _registers(number, {"consumers": kind.consumers}))
+        number, plan = kind.rung, kind
         if number == LAST:
             plan = self._changed(plan, "columns", [{"epilogue_columns": width} for width in (16, 32, 64)])
             plan = self._changed(plan, "slabs", [{"epilogue_slabs": count} for count in (1, 2, 3, 4)])

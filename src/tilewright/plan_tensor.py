@@ -18,14 +18,13 @@ SWIZZLE_ROW = 64  # 16-bit elements of a 128-byte row, the widest that TMA swizz
 REGISTER_FILE = 64 << 10  # 32-bit registers of an SM
 LONGEST_BOX = 256  # CUDA Driver API, cuTensorMapEncodeTiled: boxDim
 LARGEST_CLUSTER = 8  # what every GPU of the architecture can place
-# Registers a multiplying thread needs beside its accumulators: addresses, descriptors, loop counters. With fewer,
-# ptxas spills (128x192 a warpgroup takes 192 accumulators and does not fit 232 registers).
-SPARE_REGISTERS = 48
+# Registers a multiplying thread needs beside its accumulators (and, in rung 5, fragments): addresses, descriptors, loop
+# counters. With fewer, ptxas spills (scripts/check_kernels.py): 192 accumulators fit 232 registers.
+SPARE_REGISTERS = 40
 # And those that ptxas must find at the kernel's entry for an instruction with N / 2 accumulators (its error C7602).
 ENTRY_REGISTERS = 26
-# A loading thread with fewer than 32 registers has them for 6 TMA loads a stage, all of them unconditional where A is
-# column-major: with more, ptxas spills inside its loop.
-LEAN_REGISTERS, LEAN_LOADS = 32, 6
+# What a thread needs that loads: with 24, ptxas spills in its loop where a stage takes many TMA loads.
+LOADER_REGISTERS = 32
 
 # The rung that brings each idea in, and so the first whose plans may differ from the default of the field.
 _SINCE = {
@@ -123,17 +122,18 @@ class TensorPlan(Plan):
         return self.stages * self.tile_bytes + self.consumers * self.epilogue_slabs * slab + barriers
 
     @property
-    def loads(self) -> int:
-        """TMA loads that a block issues for a stage: one for a K-major tile or each half of it, else one a slab."""
-        of_a = (2 if self.half_tail else 1) if self.a_layout == "row" else self.bm // SWIZZLE_ROW
-        return of_a + (1 if self.b_layout == "column" else self.bn // SWIZZLE_ROW)
-
-    @property
     def accumulators(self) -> int:
         """Registers of a multiplying thread that hold its part of C."""
         if self.rung == FIRST:
             return self.bm * self.bn // self.threads
         return self.bm * self.bn // (128 * (1 if self.pingpong else self.consumers))
+
+    @property
+    def fragments(self) -> int:
+        """Registers of a thread that hold rung 5's fragments: 16x16 of A and B in 4, of this and the next 16 of K."""
+        if self.rung != FIRST:
+            return 0
+        return 2 * 4 * (self.bm // self.warps_m + self.bn // self.warps_n) // 16
 
     @property
     def entry_registers(self) -> int:
@@ -263,20 +263,26 @@ def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
         step_m, step_n, unit = 64 * groups, 16, f"{groups} warpgroups of 64 rows, and 16 columns"
     if bm < 1 or bn < 1 or bm % step_m or bn % step_n:
         yield f"the tile is {bm}x{bn}; it must be a multiple of {step_m}x{step_n} ({unit})"
-    at_once = plan.threads // 8  # threads copy 16 bytes each, 8 of them a line of 128
-    if plan.rung < TMA and at_once not in (8, 16, 32, 64):
-        yield (
-            f"{plan.threads} threads copy {at_once} lines of A or B at a time; it must be 8, 16, 32 or 64: whole "
-            f"periods of the swizzle, and a part of the {SWIZZLE_ROW} lines of a slab"
-        )
-    elif plan.rung < TMA and (bm % at_once or bn % at_once):
-        yield f"the tile is {bm}x{bn}; {plan.threads} threads copy {at_once} lines of A or B at a time"
+    if plan.rung < TMA:
+        yield from _about_copies(plan)
     if plan.rung != FIRST and bn > 256:
         yield f"bn is {bn}; one wgmma has at most 256 columns"
     if plan.a_layout == "column" and bm % SWIZZLE_ROW:
         yield f"bm is {bm}; column-major A lies in slabs of {SWIZZLE_ROW} rows, of which it must be a multiple"
     if plan.b_layout == "row" and bn % SWIZZLE_ROW:
         yield f"bn is {bn}; row-major B lies in slabs of {SWIZZLE_ROW} columns, of which it must be a multiple"
+
+
+def _about_copies(plan: TensorPlan) -> Iterator[str]:
+    """Of the rungs whose threads copy A and B, 16 bytes each and so 8 of them a line of 128."""
+    at_once = plan.threads // 8
+    # A thread's lines must have one place in the swizzle, and in MN-major slabs one depth as well.
+    if at_once % 8:
+        yield f"{plan.threads} threads copy {at_once} lines at a time; it must be a multiple of 8, the swizzle's period"
+    slabs = plan.a_layout == "column" or plan.b_layout == "row"
+    if plan.bm % at_once or plan.bn % at_once or (slabs and plan.bk % at_once):
+        also = f", in slabs of {plan.bk}" if slabs else ""
+        yield f"the tile is {plan.bm}x{plan.bn}; {plan.threads} threads copy {at_once} lines of A or B at a time{also}"
 
 
 def _about_the_grid(plan: TensorPlan) -> Iterator[str]:
@@ -324,6 +330,8 @@ def _about_registers(plan: TensorPlan) -> Iterator[str]:
         for name, value in (("producer_registers", producer), ("consumer_registers", consumer)):
             if value % 8 or not 24 <= value <= 256:
                 yield f"{name} is {value}; setmaxnreg takes multiples of 8 from 24 to 256"
+        if producer < LOADER_REGISTERS:
+            yield f"producer_registers is {producer}; a thread that loads needs {LOADER_REGISTERS}"
         if not producer <= available <= consumer:
             yield (
                 f"registers go from {available} at entry down to {producer} and up to {consumer}; producer_registers "
@@ -335,21 +343,15 @@ def _about_registers(plan: TensorPlan) -> Iterator[str]:
                 f"{producer} + {plan.consumers} x {consumer} registers are {total}; the block starts with "
                 f"{plan.consumers + 1} x {available} = {most}"
             )
-        cut_slabs = plan.half_tail and plan.a_layout == "column"
-        if producer < LEAN_REGISTERS and (plan.loads > LEAN_LOADS or cut_slabs):
-            halves = " and half tiles of column-major A" if cut_slabs else ""
-            yield (
-                f"producer_registers is {producer}; a stage of {plan.loads} TMA loads{halves} needs {LEAN_REGISTERS} "
-                f"(fewer are enough for {LEAN_LOADS} loads)"
-            )
         available, limit = consumer, "a consumer thread"
         if plan.bn // 2 + ENTRY_REGISTERS > plan.entry_registers:
             yield (
                 f"bn is {plan.bn}, whose wgmma needs {plan.bn // 2 + ENTRY_REGISTERS} registers at entry; "
                 f"{plan.threads} threads leave {plan.entry_registers}"
             )
-    if plan.accumulators + SPARE_REGISTERS > available:
+    spare = SPARE_REGISTERS + plan.fragments
+    if plan.accumulators + spare > available:
         yield (
-            f"a tile of {plan.bm}x{plan.bn} takes {plan.accumulators} accumulators and about {SPARE_REGISTERS} other "
+            f"a tile of {plan.bm}x{plan.bn} takes {plan.accumulators} accumulators and about {spare} other "
             f"registers; {limit} has {available}"
         )

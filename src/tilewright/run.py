@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -144,12 +144,14 @@ def require_tma(plan: Plan, operands: Operands) -> None:
 def arguments(plan: Plan, operands: Operands) -> list[Any]:
     """The arguments of ``tw_gemm``: tensor maps, the sizes, then pointers and leading dimensions of the rest."""
     a, b, c = operands.a, operands.b, operands.c
-    maps = {
-        each.operand: TensorMap(getattr(operands, each.operand), each.box, each.swizzle_bytes)
-        for each in plan.tensor_boxes
-    }
+    # TMA stores write whole chunks of 16 bytes: the map of C ends with the last whole one of a row, and the kernel
+    # stores the columns after it through the pointer. (A map has at least one column; the kernel then uses none.)
+    chunk = 16 // c.dtype.itemsize
+    seen = {"a": a, "b": b, "c": replace(c, cols=max(c.cols // chunk * chunk, min(c.cols, 1)))}
+    maps = {each.operand: TensorMap(seen[each.operand], each.box, each.swizzle_bytes) for each in plan.tensor_boxes}
     sizes = [np.int32(x) for x in (c.rows, c.cols, a.cols)]
-    pointers = [(x, np.int64(x.ld)) for name, x in (("a", a), ("b", b), ("c", c)) if name not in maps]
+    read = () if "a" in maps else ((a, np.int64(a.ld)), (b, np.int64(b.ld)))
+    pointers = (*read, (c, np.int64(c.ld)))
     return [*maps.values(), *sizes, *(value for pair in pointers for value in pair)]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 from tilewright.backends.base import TensorMap
 from tilewright.backends.cuda_arguments import require
 from tilewright.backends.cuda_errors import call, driver_errors, driver_version
+from tilewright.dtypes import DType
 
 MAP_BYTES = 128
 LARGEST_PITCH = 2**40  # CUDA Driver API, cuTensorMapEncodeTiled: globalStrides
@@ -22,33 +24,55 @@ _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 
 
 def encode(tensor_map: TensorMap) -> bytes:
-    """The 128 bytes of a tensor map for the driver that is here.
+    """The 128 bytes of a matrix's tensor map for the driver that is here.
+
+    Raises ``UsageError`` for lines that TMA cannot step over, ``LaunchError`` when the driver refuses the rest.
+    """
+    matrix = tensor_map.matrix
+    return encode_tiled(
+        matrix.pointer or MAP_BYTES,  # of a matrix without elements nothing is loaded: any address does
+        matrix.dtype,
+        (max(matrix.line, 1), max(matrix.lines, 1)),  # 0 is not allowed
+        (line_pitch(tensor_map),),
+        tensor_map.box,
+        tensor_map.swizzle_bytes,
+    )
+
+
+def encode_tiled(
+    base: int,
+    dtype: DType,
+    extents: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    swizzle_bytes: int,
+) -> bytes:
+    """A tensor map of any rank; dimension 0 is contiguous, ``strides`` are the others', in bytes.
 
     By the driver's own function and not cuda.core's ``StridedMemoryView.as_tensor_map``, whose descriptors keep their
     bytes to themselves, so that they cannot be corrected, and which takes no matrix without elements.
 
-    Raises ``UsageError`` for lines that TMA cannot step over, ``LaunchError`` when the driver refuses the rest.
+    Raises ``LaunchError`` when the driver refuses it.
     """
     from cuda.bindings import driver
 
-    matrix = tensor_map.matrix
-    what = f"a tensor map of {matrix.rows}x{matrix.cols} {matrix.dtype}"
-    with driver_errors(f"encoding {what}", f"box {tensor_map.box}, swizzle {tensor_map.swizzle_bytes} B"):
+    what = f"a tensor map of extents {tuple(extents)} in {dtype}"
+    with driver_errors(f"encoding {what}", f"box {tuple(box)}, swizzle {swizzle_bytes} B"):
         encoded = call(
             driver.cuTensorMapEncodeTiled,
-            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[matrix.dtype.name]}"),
-            2,
-            matrix.pointer or MAP_BYTES,  # of a matrix without elements nothing is loaded: any address does
-            [driver.cuuint64_t(max(extent, 1)) for extent in (matrix.line, matrix.lines)],  # 0 is not allowed
-            [driver.cuuint64_t(line_pitch(tensor_map))],
-            [driver.cuuint32_t(extent) for extent in tensor_map.box],
-            [driver.cuuint32_t(1)] * 2,
+            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[dtype.name]}"),
+            len(extents),
+            base,
+            [driver.cuuint64_t(extent) for extent in extents],
+            [driver.cuuint64_t(stride) for stride in strides],
+            [driver.cuuint32_t(extent) for extent in box],
+            [driver.cuuint32_t(1)] * len(box),
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[tensor_map.swizzle_bytes]}"),
+            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[swizzle_bytes]}"),
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,  # zeros beyond the edges
         )
-    span = matrix.span * matrix.dtype.itemsize
+    span = extents[0] * dtype.itemsize + sum((n - 1) * s for n, s in zip(extents[1:], strides, strict=True))
     return corrected(ctypes.string_at(encoded.getPtr(), MAP_BYTES), span, driver_version())
 
 

@@ -59,8 +59,8 @@ tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64
         load(buffer, kk + 16);
       } else {  // all of this buffer is in registers
         hand_over();
-        if (k0 + BK < k) buffer = buffer + 1 == STAGES ? 0 : buffer + 1;
-        load(buffer, 0);
+        buffer = buffer + 1 == STAGES ? 0 : buffer + 1;
+        if (k0 + BK < k) load(buffer, 0);
       }
       tw::multiply<T>(acc, af[kk / 16 % 2], bf[kk / 16 % 2]);
     }

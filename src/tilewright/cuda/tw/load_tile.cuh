@@ -11,7 +11,7 @@ __device__ __forceinline__ void load_tile(OperandTile<T, K_MAJOR, ROWS, K>& tile
                                           int rows, int k0, int k) {
   using Tile = OperandTile<T, K_MAJOR, ROWS, K>;
   constexpr int V = Tile::CHUNK, LINES = THREADS / 8, PASSES = ROWS * K / V / THREADS;  // 8 threads to a line
-  static_assert(PASSES * V * THREADS == ROWS * K && K % LINES == 0 && LINES % 8 == 0, "the threads do not divide a tile");
+  static_assert(PASSES * V * THREADS == ROWS * K && (K_MAJOR || K % LINES == 0), "the threads do not divide a tile");
   const int line = int(threadIdx.x) / 8, chunk = int(threadIdx.x) % 8;
   T* to = tile.elements + Tile::chunk_at(line, chunk);  // LINES is a multiple of 8: as the swizzle is here, so it stays
   if (ALIGNED && row0 + ROWS <= rows && k0 + K <= k) {

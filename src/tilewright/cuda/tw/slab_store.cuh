@@ -21,10 +21,20 @@ struct SlabRing {
   Slab slabs[plan::EPILOGUE_SLABS];
 };
 
+// C as it is stored: `map` ends with the last whole 16-byte chunk of a row, for TMA writes whole chunks and would write
+// on into the columns that follow; those of the last chunk go to `c` one by one.
+struct Output {
+  const TensorMap& map;
+  plan::T* c;
+  i64 ldc;
+  int m, n;
+  __device__ __forceinline__ int whole() const { return n / 8 * 8; }
+};
+
 // BLOCKS blocks of 64 rows, the first element at (row, col). `next` is the slab to use next, `barrier` a named barrier of
 // this warpgroup's own.
 template <int BLOCKS, int ALL>
-__device__ __forceinline__ void store_slabs(const TensorMap& c_map, SlabRing& ring, int& next, int row, int col,
+__device__ __forceinline__ void store_slabs(const Output& out, SlabRing& ring, int& next, int row, int col,
                                             const float (&acc)[ALL][plan::BN / 2], int barrier) {
   constexpr int COLUMNS = plan::EPILOGUE_COLUMNS, ACROSS = plan::BN / COLUMNS;
   constexpr CacheHint HINT = plan::STORE_EVICT_FIRST ? CacheHint::kEvictFirst : CacheHint::kNone;
@@ -44,9 +54,14 @@ __device__ __forceinline__ void store_slabs(const TensorMap& c_map, SlabRing& ri
                   pack<plan::T>(d[8 * j + 6], d[8 * j + 7]));
     fence_proxy_async();
     barrier_sync(barrier, 128);
+    const int x = col + s % ACROSS * COLUMNS, y = row + s / ACROSS * 64, rest = out.whole() - x;
     if (thread == 0) {
-      tma_store_2d<HINT>(c_map, slab.elements, col + s % ACROSS * COLUMNS, row + s / ACROSS * 64);
+      if (rest > 0) tma_store_2d<HINT>(out.map, slab.elements, x, y);
       tma_store_commit();
+    }
+    if (rest >= 0 && rest < COLUMNS && thread < 64 && y + thread < out.m) {
+      for (int e = 0; e < out.n - out.whole(); ++e)
+        out.c[(y + thread) * out.ldc + x + rest + e] = slab.elements[Slab::chunk_at(thread, rest / 8) + e];
     }
     next = next + 1 == plan::EPILOGUE_SLABS ? 0 : next + 1;
   }

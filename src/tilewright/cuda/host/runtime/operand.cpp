@@ -28,11 +28,10 @@ Operand decode(u64 descriptor, bool mn_major, const char* name) {
   operand.row = span;
   operand.mask = span / kChunkBytes - 1;
   operand.mn_major = mn_major;
-  operand.panel_slices = 1;
   operand.panel = stride;
   operand.half = swizzle == 0 ? leading : kChunkBytes;
   if (mn_major && swizzle != 0) {
-    operand.panel_slices = span / kChunkBytes;
+    operand.panel_shift = u32(__builtin_ctz(span / kChunkBytes));
     operand.panel = leading;
     operand.slice = kChunkBytes;
     operand.half = stride;
@@ -42,16 +41,17 @@ Operand decode(u64 descriptor, bool mn_major, const char* name) {
 
 void check_bounds(const Operand& operand, u32 first, u32 count, const Block& block, const char* name) {
   u32 most = 0;
-  for (u32 index = first; index < first + count; ++index)
+  for (u32 index = first; index < first + count; ++index) {
+    const u32 last = operand.slice_start(index) + 7 * operand.row + operand.half;
+    if ((last | 127) < block.shared_bytes) continue;  // a swizzle stays inside a line of 128 bytes
     for (u32 i = 0; i < kChunks; ++i) {
       const u32 end = operand.chunk(index, i) + kChunkBytes;
       most = end > most ? end : most;
     }
-  if (most > block.shared_bytes)
-    fault("out-of-bounds",
-          "wgmma: its descriptor has operand %s end at shared+%u of block rank %u, which has %u shared "
-          "bytes",
-          name, most, block.rank, block.shared_bytes);
+  }
+  if (most <= block.shared_bytes) return;
+  fault("out-of-bounds", "wgmma: its descriptor has %s end at shared+%u of block rank %u, which has %u shared bytes",
+        name, most, block.rank, block.shared_bytes);
 }
 
 // As a set of chunks, so that what touches becomes one range, whatever order the swizzle puts it in.
@@ -79,3 +79,13 @@ void load_slice(const Operand& operand, u32 index, ElementType type, const u8* s
   widen(type, bits, 8 * kDepth, slice.elements);
 }
 }  // namespace tw
+
+unsigned tw_shared_address(const void* shared) {
+  using namespace tw;
+  const Fiber& fiber = *current_fiber();
+  const u64 offset = u64(shared) - u64(fiber.shared);
+  if (offset > fiber.owner->shared_bytes)
+    fault("misuse", "the shared address of %p, which is not in this block's %u bytes of dynamic shared memory", shared,
+          fiber.owner->shared_bytes);
+  return u32(offset);
+}

@@ -12,16 +12,20 @@ struct Operand {
   u32 start;  // offset in the block's shared memory, as all here
   u32 slice;  // from one slice to the next of the same panel
   u32 panel;  // from one panel to the next; a panel is what the swizzle spans across K, of an MN-major operand
-  u32 panel_slices;
+  u32 panel_shift;  // slices of a panel, as a power of two
   u32 row;  // K-major: from one row to the next of a slice; MN-major: from one k to the next
   u32 half;  // K-major: from k = 0..7 to 8..15 of a row; MN-major: from k = 0..7 to 8..15
   u32 mask;  // of the address bits 7 to 9, those XORed into 4 to 6
   bool mn_major;
 
+  // Linear address of a slice's first chunk.
+  u32 slice_start(u32 index) const {
+    return start + (index >> panel_shift) * panel + (index & ((1u << panel_shift) - 1)) * slice;
+  }
+
   // Where a chunk lies: K-major, chunk 2 i + h is k = 8 h .. 8 h + 7 of row i; MN-major, chunk k is all eight of k.
   u32 chunk(u32 index, u32 i) const {
-    const u32 linear = start + index / panel_slices * panel + index % panel_slices * slice +
-                       (mn_major ? i % 8 * row + i / 8 * half : i / 2 * row + i % 2 * half);
+    const u32 linear = slice_start(index) + (mn_major ? i % 8 * row + i / 8 * half : i / 2 * row + i % 2 * half);
     return linear ^ (linear >> 7 & mask) << 4;
   }
 };

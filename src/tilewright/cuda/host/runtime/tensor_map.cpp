@@ -97,8 +97,15 @@ void load_box(const TensorMapImage& map, const int (&at)[3], u8* shared, u32 off
   each_row(map, at, offset, inner, [&](u32 to) { row_to_shared(map, shared, to, zeros); });
 }
 
+// A store that is clipped at the end of a line goes on to the next multiple of 16 bytes: that is how hardware writes
+// (measured on an H200). What lies there, padding or another matrix's columns, is overwritten.
 void store_box(const TensorMapImage& map, const int (&at)[3], const u8* shared, u32 offset) {
-  const Part part = part_inside(map, at);
+  Part part = part_inside(map, at);
+  if (part.bytes) {
+    const size_t end = part.first + part.bytes, past = (at[0] * size_t(map.element_bytes) + end) % 16;
+    part.bytes = (past ? end + 16 - past : end) - part.first;
+    if (part.first + part.bytes > map.row_bytes()) part.bytes = map.row_bytes() - part.first;
+  }
   const auto inner = [&](u32 from, u64 row) {
     if (part.whole) return row_from_shared(map, shared, from, reinterpret_cast<u8*>(row));
     u8 clipped[kMaxRowBytes];

@@ -34,12 +34,12 @@ bool equal(const Step& a, const Step& b) {
         alike ? " of other operands" : "", other);
 }
 
-void need_warpgroup(const Warp& warp, const char* instruction) {
+void need_warpgroup(const Warp& warp, const Step& step) {
   const Block& block = *warp.block;
   const u32 first = warp.index_in_block / kWarps * kWarps;
   if ((first + kWarps) * kWarpLanes > block.threads)
-    fault("divergence", "%s in warp %u, whose warpgroup the block's %u threads do not fill", instruction,
-          warp.index_in_block, block.threads);
+    fault("divergence", "%s %u in warp %u, whose warpgroup the block's %u threads do not fill", step.instruction,
+          step.value, warp.index_in_block, block.threads);
 }
 
 // Registers are in one pool: as many as the launch gave all threads, which is at most what the SM has for them.
@@ -79,7 +79,7 @@ void need_whole_warp(const Warp& warp, const char* instruction) {
 }
 
 bool take_step(const Warp& warp, const Step& step) {
-  need_warpgroup(warp, step.instruction);
+  need_warpgroup(warp, step);
   Warpgroup& group = group_of(warp);
   const u32 index = warp.index_in_block % kWarps, number = group.steps[index]++;
   const Warp* warps = &warp - index;
@@ -112,10 +112,10 @@ void check_warpgroup_at_exit(const Fiber& fiber) {
   const Warpgroup& group = group_of(warp);
   const u32 number = group.steps[warp.index_in_block % kWarps];
   if (number == group.most) return;
-  const Step& missed = group.log[number % kSteps];
-  fault("divergence", "warp %u returns after %u instructions of its warpgroup; warp %u went on%s%s",
-        warp.index_in_block, number, warp.index_in_block / kWarps * kWarps + group.first,
-        group.most - number <= kSteps ? ", with " : "", group.most - number <= kSteps ? missed.instruction : "");
+  const Step& missed = group.log[group.most - number <= kSteps ? number % kSteps : (group.most - 1) % kSteps];
+  fault("divergence", "warp %u returns after %u instructions of its warpgroup; warp %u went on to %s %u",
+        warp.index_in_block, number, warp.index_in_block / kWarps * kWarps + group.first, missed.instruction,
+        missed.value);
 }
 }  // namespace tw
 

@@ -1,35 +1,15 @@
 // See wgmma.hpp. A warp's instructions are a queue, each with the number of the group it is or will be committed in;
-// they are executed in the order of their issue. While one that is not executed has an accumulator, its values are
-// parked here and the lanes' own arrays hold NaN.
+// they are executed in the order of their issue.
 #include "wgmma.hpp"
-#include <stdlib.h>
+#include <string.h>
+#include "accumulator.hpp"
 #include "fault.hpp"
-#include "memory.hpp"
 #include "operand.hpp"
-#include "signals.hpp"
 #include "warp.hpp"
 #include "warpgroup.hpp"
 
 namespace tw {
 namespace {
-enum : u32 {
-  kMaxWidth = 256,
-  kMaxRegisters = 255,                // of a thread
-  kMaxAccumulators = kMaxRegisters / 4,  // in flight: the narrowest has 4 registers
-};
-
-// An accumulator, from the issue of an instruction that has it until no such instruction is left to be waited for.
-struct Accumulator {
-  float* lanes[kWarpLanes];  // where the kernel has it
-  float* parked;             // [lane][size]; kept for the next one
-  u32 size;                  // registers a lane
-  u32 in_flight;             // instructions that have it
-  u32 to_execute;            // of these, those not executed
-  bool is_parked;
-
-  float* lane(u32 index) const { return is_parked ? parked + index * size : lanes[index]; }
-};
-
 struct Instruction {
   Operand a, b;
   u32 a_registers[kWarpLanes][4];
@@ -41,12 +21,11 @@ struct Instruction {
 };
 
 struct Queue {
-  Instruction* instructions;
-  u32 count, executed, room;
+  InFlight<Instruction> instructions;
+  u32 executed;    // of these
   u32 open_group;  // number of the group that the next commit closes
   bool fenced;     // since the last time that registers came back
-  u32 accumulator_count;  // slots used so far
-  Accumulator accumulators[kMaxAccumulators];
+  Accumulators accumulators;
 };
 
 // What a lane hands in.
@@ -64,40 +43,6 @@ struct Request {
 Queue g_queues[kMaxWarps];
 
 Queue& queue_of(const Warp& warp) { return g_queues[warp.index]; }
-
-void* reserve(void* memory, u64 bytes) {
-  set_leavable(false);  // Ctrl-C must not leave the C library's allocator half way
-  memory = realloc(memory, bytes);
-  set_leavable(true);
-  if (!memory) fault("misuse", "the system has no memory for the wgmmas in flight in one warp");
-  return memory;
-}
-
-void park(Accumulator& accumulator) {
-  if (accumulator.is_parked) return;
-  if (!accumulator.parked)
-    accumulator.parked = static_cast<float*>(reserve(nullptr, kWarpLanes * kMaxWidth / 2 * sizeof(float)));
-  const size_t bytes = accumulator.size * sizeof(float);
-  for (u32 lane = 0; lane < kWarpLanes; ++lane) {
-    memcpy(accumulator.parked + lane * accumulator.size, accumulator.lanes[lane], bytes);
-    memset(accumulator.lanes[lane], kPoison, bytes);
-  }
-  accumulator.is_parked = true;
-}
-
-void unpark(const Warp& warp, Accumulator& accumulator) {
-  if (!accumulator.is_parked) return;
-  accumulator.is_parked = false;
-  for (u32 lane = 0; lane < kWarpLanes; ++lane) {
-    float* const to = accumulator.lanes[lane];
-    for (u32 i = 0; i < accumulator.size; ++i) {
-      if (host::bits_of(to[i]) == ~0u) continue;
-      blame(warp.fibers[lane]);
-      fault("wgmma", "accumulator register %u was written while a wgmma that has it was in flight", i);
-    }
-    memcpy(to, accumulator.parked + lane * accumulator.size, accumulator.size * sizeof(float));
-  }
-}
 
 void execute(const Warp& warp, const Instruction& it) {
   const u8* shared = warp.block->shared;
@@ -122,37 +67,20 @@ void execute(const Warp& warp, const Instruction& it) {
 }
 
 void execute_next(const Warp& warp, Queue& queue) {
-  const Instruction& next = queue.instructions[queue.executed++];
+  const Instruction& next = queue.instructions.items[queue.executed++];
   execute(warp, next);
   // At random, what is done shows; at the latest it does once the instruction was waited for.
-  if (--next.accumulator->to_execute == 0 && g_policy == AsyncPolicy::kRandom) unpark(warp, *next.accumulator);
+  if (--next.accumulator->to_execute == 0 && g_policy == AsyncPolicy::kRandom) next.accumulator->unpark(warp);
 }
 
-// The slot of an accumulator, which may be in flight.
 Accumulator& accumulator_of(Queue& queue, const Warp& warp, const Request& request) {
   const u32 size = u32(request.width) / 2;
-  u32 registers = size;
-  Accumulator* unused = nullptr;
-  for (u32 i = 0; i < queue.accumulator_count; ++i) {
-    Accumulator& other = queue.accumulators[i];
-    if (other.in_flight == 0) {
-      unused = &other;
-      continue;
-    }
-    if (other.lanes[0] == request.d && other.size == size) return other;
-    if (request.d < other.lanes[0] + other.size && other.lanes[0] < request.d + size)
-      fault("misuse", "wgmma: its %u accumulator registers are in flight as part of %u others", size, other.size);
-    registers += other.size;
-  }
-  if (registers > kMaxRegisters)
-    fault("misuse", "wgmma: %u accumulator registers a thread in flight; it has %u", registers, kMaxRegisters);
+  if (Accumulator* known = queue.accumulators.find(request.d, size)) return *known;
   if (!queue.fenced) fault("misuse", "wgmma without a wgmma_fence since its warp began or got back accumulators");
-  Accumulator& mine = unused ? *unused : queue.accumulators[queue.accumulator_count++];
+  Accumulator& added = queue.accumulators.add(size);
   for (u32 lane = 0; lane < kWarpLanes; ++lane)
-    mine.lanes[lane] = static_cast<Request*>(warp.meeting.operands[lane])->d;
-  mine.size = size;
-  mine.is_parked = false;
-  return mine;
+    added.lanes[lane] = static_cast<Request*>(warp.meeting.operands[lane])->d;
+  return added;
 }
 
 // All lanes have to mean the same instruction.
@@ -166,15 +94,6 @@ void check_lanes(const Warp& warp, const Request& first) {
     blame(warp.fibers[lane]);
     fault("divergence", "wgmma of another shape, descriptor or flag than lane 0's");
   }
-}
-
-Instruction& append(Queue& queue) {
-  if (queue.count == queue.room) {
-    const u32 room = queue.room ? 2 * queue.room : 16;
-    queue.instructions = static_cast<Instruction*>(reserve(queue.instructions, room * sizeof(Instruction)));
-    queue.room = room;
-  }
-  return queue.instructions[queue.count++];
 }
 
 void issue(Warp& warp) {
@@ -191,15 +110,14 @@ void issue(Warp& warp) {
   if (!a_in_registers) check_bounds(a, first_slice, 2, *warp.block, "A");
   check_bounds(b, 0, width / 8, *warp.block, "B");
   if (g_observer) {
-    g_observer->wgmma_begin(&warp, 64, request.width, kDepth,
-                            static_cast<Request*>(warp.meeting.operands[current_fiber()->lane])->pc);
+    g_observer->wgmma_begin(&warp, 64, request.width, kDepth, request.pc);
     if (!a_in_registers) report_ranges(a, first_slice, 2, warp, true);
     report_ranges(b, 0, width / 8, warp, false);
   }
 
   Queue& queue = queue_of(warp);
   Accumulator& accumulator = accumulator_of(queue, warp, request);
-  Instruction& instruction = append(queue);
+  Instruction& instruction = queue.instructions.add({});
   instruction.a = a, instruction.b = b;
   instruction.a_in_registers = a_in_registers;
   instruction.accumulate = request.accumulate;
@@ -215,7 +133,7 @@ void issue(Warp& warp) {
   ++accumulator.in_flight;
   ++accumulator.to_execute;
   if (g_policy == AsyncPolicy::kEager) return execute_next(warp, queue);
-  park(accumulator);
+  accumulator.park();
   wgmma_progress(warp);
 }
 
@@ -232,18 +150,17 @@ void commit(Warp& warp) {
 void wait(Warp& warp) {
   Queue& queue = queue_of(warp);
   const u32 newest_allowed = *static_cast<u32*>(warp.meeting.operands[0]);
+  const InFlight<Instruction>& all = queue.instructions;
   u32 finished = 0;  // instructions of all groups but the newest, which are the front of the queue
-  for (; finished < queue.count && queue.instructions[finished].group + newest_allowed < queue.open_group; ++finished) {
+  for (; finished < all.count && all.items[finished].group + newest_allowed < queue.open_group; ++finished) {
     if (finished == queue.executed) execute_next(warp, queue);
-    Accumulator& accumulator = *queue.instructions[finished].accumulator;
+    Accumulator& accumulator = *all.items[finished].accumulator;
     if (--accumulator.in_flight != 0) continue;
-    unpark(warp, accumulator);
+    accumulator.unpark(warp);
     queue.fenced = false;
   }
-  queue.count -= finished;
+  queue.instructions.remove(0, finished);
   queue.executed -= finished;
-  if (finished && queue.count)
-    memmove(queue.instructions, queue.instructions + finished, queue.count * sizeof(Instruction));
   if (g_observer) g_observer->wgmma_wait(&warp, newest_allowed);
 }
 
@@ -256,51 +173,34 @@ void together(const char* instruction, void* operand, void (*work)(Warp&)) {
 void wgmma_begin_block(const Block& block) {
   for (u32 w = 0; w < block.warps; ++w) {
     Queue& queue = queue_of(block.first_warp[w]);
-    for (u32 i = 0; i < queue.accumulator_count; ++i) queue.accumulators[i].in_flight = 0;
-    queue.count = queue.executed = queue.open_group = 0;
+    queue.accumulators.clear();
+    queue.instructions.count = queue.executed = queue.open_group = 0;
     queue.fenced = false;
   }
 }
 
 void execute_some(Warp& warp) {
   Queue& queue = queue_of(warp);
-  while (queue.executed < queue.count && coin()) execute_next(warp, queue);
+  while (queue.executed < queue.instructions.count && coin()) execute_next(warp, queue);
 }
 
 void check_wgmma_at_exit(const Fiber& fiber) {
   const Queue& queue = queue_of(*fiber.warp);
-  if (queue.count == 0) return;
+  const InFlight<Instruction>& all = queue.instructions;
+  if (all.count == 0) return;
   u32 uncommitted = 0;
-  for (u32 i = 0; i < queue.count; ++i) uncommitted += queue.instructions[i].group == queue.open_group;
-  fault("wgmma", "the warp returns with %u wgmmas it has not waited for, %u of them not committed", queue.count,
+  for (u32 i = 0; i < all.count; ++i) uncommitted += all.items[i].group == queue.open_group;
+  fault("wgmma", "the warp returns with %u wgmmas it has not waited for, %u of them not committed", all.count,
         uncommitted);
 }
 }  // namespace tw
-
-unsigned tw_shared_address(const void* shared) {
-  using namespace tw;
-  const Fiber& fiber = *current_fiber();
-  const u64 offset = u64(shared) - u64(fiber.shared);
-  if (offset > fiber.owner->shared_bytes)
-    fault("misuse", "the shared address of %p, which is not in this block's %u bytes of dynamic shared memory", shared,
-          fiber.owner->shared_bytes);
-  return u32(offset);
-}
 
 void tw_wgmma_fence() { tw::together("wgmma_fence", nullptr, tw::fence); }
 
 void tw_wgmma(float* d, int n, const unsigned* a_registers, unsigned long long a, unsigned long long b, bool accumulate,
               int type, bool transpose_a, bool transpose_b) {
-  tw::Request request = {d,
-                         n,
-                         a_registers,
-                         a,
-                         b,
-                         accumulate,
-                         tw::ElementType(type),
-                         transpose_a,
-                         transpose_b,
-                         tw::u64(__builtin_return_address(0))};
+  const tw::u64 pc = tw::u64(__builtin_return_address(0));
+  tw::Request request = {d, n, a_registers, a, b, accumulate, tw::ElementType(type), transpose_a, transpose_b, pc};
   tw::together("wgmma", &request, tw::issue);
 }
 
