@@ -6,11 +6,11 @@ small integers and of 0 and 1 is numpy's to the bit: sums that are exact in fp32
 shapes, with more tiles than blocks and with fewer, over a poisoned C. Plans go to processes, each with a GPU context of
 its own, so that one that hangs or faults is lost alone.
 
-    python scripts/check_plan_space.py --limit 480                  # writes results/plan_space/h200.jsonl
+    python scripts/check_plan_space.py --limit 480                  # adds to results/plan_space_h200.json
 
-What a machine cannot do, without a GPU or without nvdisasm and pyelftools, it leaves to the next run, as it does what
-``--limit`` cuts off: a run does what is missing in ``--out``, and again what was wrong. Only a kernel text that has
-changed since starts it afresh. Exit 1 when a plan is wrong.
+A run does what is missing in its file, and again what was wrong there. What a machine cannot do, having no GPU or no
+nvdisasm, is left to a run elsewhere, and what ``--limit`` cuts off to the next. The file of another kernel text is
+begun anew. Exit 1 when a plan is wrong.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from worker_pool import Pool
 from tilewright import __version__, ladder, nvrtc, results
 from tilewright.backends.base import Backend
 from tilewright.backends.cuda import CudaBackend, cuda_unavailable_reason
+from tilewright.dtypes import BF16
 from tilewright.errors import LaunchError, TilewrightError, UnavailableError
 from tilewright.operands import random_operands
 from tilewright.plan_space import legal_plans, plan_name
@@ -44,10 +45,10 @@ from tilewright.run import make_operands, prepare
 from tilewright.source import flatten
 from tilewright.telemetry import Telemetry
 
-OUT = Path(__file__).resolve().parent.parent / "results" / "plan_space" / "h200.jsonl"
+OUT = Path(__file__).resolve().parent.parent / "results" / "plan_space_h200.json"
 ARCH = "sm_90a"
 STEPS = ("compile", "lint", "run")
-AT_ONCE = 12  # plans that a process compiles and disassembles together
+AT_ONCE = 8  # plans that a process compiles and disassembles together
 OK = "ok"
 
 Line = dict[str, Any]
@@ -100,10 +101,11 @@ def steps_here() -> list[str]:
     if (reason := nvrtc.unavailable_reason()) is not None:
         raise UnavailableError(reason)
     found = ["compile"]
-    with suppress(ImportError, UnavailableError):
+    with suppress(ImportError, UnavailableError):  # pyelftools; nvdisasm, or one that writes JSON
         import sass_lint
 
-        sass_lint.disassembler()
+        rung = ladder.rung(LAST)
+        sass_lint.disassemble([nvrtc.compile_kernel(rung.source(rung.plan(BF16), "gpu", ARCH)).cubin])
         found.append("lint")
     if cuda_unavailable_reason() is None:
         found.append("run")
@@ -175,52 +177,39 @@ def kernel_digest() -> str:
 
 
 class Results:
-    """The file: a line on the space, one for each session, one for each plan; of two for a plan the later adds to it.
+    """The file: which kernel text, the sessions that checked it, and what came of each step for each plan.
 
     Nothing is read from the file of another kernel text, unless ``any_kernel``.
     """
 
     def __init__(self, path: Path, *, any_kernel: bool = False) -> None:
         self.path = path
-        self.head: Line = {"rung": LAST, "kernel": kernel_digest(), "arch": ARCH}
+        self.head: Line = {"rung": LAST, "arch": ARCH, "kernel": kernel_digest()}
         self.sessions: list[Line] = []
-        self.lines: dict[str, Line] = {}
-        read = list(_read(path))
-        if any_kernel or read[:1] == [self.head]:
-            for values in read[1:]:
-                self._take(values)
+        self.plans: dict[str, Line] = {}
+        with suppress(FileNotFoundError):
+            read = json.loads(path.read_text(encoding="utf-8"))
+            if any_kernel or all(read[key] == value for key, value in self.head.items()):
+                self.sessions, self.plans = read["sessions"], read["plans"]
 
-    def _take(self, values: Line) -> None:
-        if "plan" in values:
-            self.lines.setdefault(values["plan"], {}).update(values)
-        else:
-            self.sessions.append(values)
-
-    def add(self, values: Line) -> None:
-        """Add a line, also to the file, so that an interrupted run loses nothing."""
-        self._take(values)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+    def add(self, name: str, answer: Line) -> None:
+        """Add to what is known of a plan."""
+        self.plans.setdefault(name, {}).update(answer)
 
     def write(self, names: Sequence[str]) -> None:
-        """Write all anew: a line for each of the plans, in this order."""
-        lines = [self.head, *self.sessions, *(self.lines[name] for name in names if name in self.lines)]
+        """Write all of it, the plans of these names in this order: a line each."""
+        lines = [f"{json.dumps(name)}: {json.dumps(self.plans[name])}" for name in names if name in self.plans]
+        head = [f"{json.dumps(key)}: {json.dumps(value)}," for key, value in self.head.items()]
+        sessions = ",\n".join(json.dumps(each) for each in self.sessions)
+        text = "\n".join(["{", *head, '"sessions": [', sessions, "],", '"plans": {', ",\n".join(lines), "}", "}", ""])
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.path.with_suffix(".new")
-        fresh.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        fresh.write_text(text, encoding="utf-8")
         fresh.replace(self.path)
 
     def missing(self, names: Sequence[str], steps: Sequence[str] = STEPS) -> list[str]:
         """The plans for which some of the steps was not done, or went wrong."""
-        return [name for name in names if any(self.lines.get(name, {}).get(step) != OK for step in steps)]
-
-
-def _read(path: Path) -> Iterator[Line]:
-    """The lines of a file; nothing of one that is not there. A last line that was cut off does not count."""
-    with suppress(FileNotFoundError):
-        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):
-                yield json.loads(line)
+        return [name for name in names if any(self.plans.get(name, {}).get(step) != OK for step in steps)]
 
 
 def session(steps: Sequence[str]) -> Line:
@@ -259,38 +248,43 @@ def main() -> int:
     if given.work:
         work(given.work)
         return 0
-    start = time.monotonic()
     try:
-        steps = steps_here()
-        names = [plan_name(plan) for plan in legal_plans(LAST)]
-        kept = Results(given.out)
-        todo = kept.missing(names, steps)
-        random.Random(0).shuffle(todo)  # so that what a time limit leaves is a sample of all
-        todo = todo[: given.first]
-        print(f"{len(names)} plans, {len(todo)} to {', '.join(steps)}", flush=True)
-        kept.write(names)
-        if todo:
-            kept.add(session(steps))
-        os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as many processes as cores multiply at the same time
-        pool = Pool([sys.executable, __file__, "--work", *steps], given.workers)
-        left = given.limit - (time.monotonic() - start)
-        for count, (name, answer) in enumerate(pool.run(todo, at_once=AT_ONCE, seconds=left), start=1):
-            line = {"plan": name, **(answer if isinstance(answer, dict) else {steps[-1]: answer})}
-            kept.add(line)
-            for step in STEPS:
-                if line.get(step, OK) != OK:
-                    print(f"{name}: {step}: {line[step]}", flush=True)
-            if count % 200 == 0:
-                print(f"{count} plans in {time.monotonic() - start:.0f} s", flush=True)
-        kept.write(names)
+        return check_all(given.out, given.limit, given.workers, given.first)
     except TilewrightError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    wrong = [name for name, line in kept.lines.items() if any(line.get(step, OK) != OK for step in STEPS)]
-    missing = kept.missing(names)
-    print(
-        f"{len(names) - len(missing)} of {len(names)} plans are right, {len(wrong)} wrong, {len(missing) - len(wrong)}"
-    )
+
+
+def check_all(out: Path, limit_s: float, workers: int, first: int | None) -> int:
+    """Do what is missing in ``out``, of all plans or of the ``first`` so many of them; 1 when one is wrong."""
+    start = time.monotonic()
+    steps = steps_here()
+    names = [plan_name(plan) for plan in legal_plans(LAST)]
+    kept = Results(out)
+    todo = kept.missing(names, steps)
+    random.Random(0).shuffle(todo)  # so that what a time limit leaves is a sample of all
+    todo = todo[:first]
+    print(f"{len(names)} plans, {len(todo)} to {', '.join(steps)}", flush=True)
+    if todo:
+        kept.sessions.append(session(steps))
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as many processes as cores multiply at the same time
+    pool = Pool([sys.executable, __file__, "--work", *steps], workers)
+    left_s = limit_s - (time.monotonic() - start)
+    try:
+        for count, (name, answer) in enumerate(pool.run(todo, at_once=AT_ONCE, seconds=left_s), start=1):
+            found = answer if isinstance(answer, dict) else {steps[-1]: answer}
+            kept.add(name, found)
+            for step in STEPS:
+                if found.get(step, OK) != OK:
+                    print(f"{name}: {step}: {found[step]}", flush=True)
+            if count % 100 == 0:
+                print(f"{count} plans in {time.monotonic() - start:.0f} s", flush=True)
+                kept.write(names)
+    finally:
+        kept.write(names)
+    wrong = [name for name, found in kept.plans.items() if any(found.get(step, OK) != OK for step in STEPS)]
+    right = len(names) - len(kept.missing(names))
+    print(f"{len(names)} plans: {right} right, {len(wrong)} wrong, {len(names) - right - len(wrong)} not all done")
     return 1 if wrong else 0
 
 

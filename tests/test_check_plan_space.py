@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,35 +75,67 @@ def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch, wrong: str, said
 
 
 def test_a_file_goes_on_where_it_was_left(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "space.jsonl"
+    path = tmp_path / "new" / "space.json"
     kept = Results(path)
+    kept.sessions.append({"gpu": "none"})
+    kept.add(NAMES[1], {"compile": OK, "lint": OK})
+    kept.add(NAMES[0], {"compile": OK, "lint": OK, "run": OK})
+    kept.add(NAMES[2], {"compile": OK, "lint": OK, "run": "wrong"})
     kept.write(NAMES)
-    kept.add({"gpu": "none"})
-    kept.add({"plan": NAMES[1], "compile": OK, "lint": OK})
-    kept.add({"plan": NAMES[0], "compile": OK, "lint": OK, "run": OK})
-    kept.add({"plan": NAMES[2], "compile": OK, "lint": OK, "run": "wrong"})
-    with path.open("a") as file:
-        file.write('{"plan": "cut o')
     again = Results(path)
     assert again.sessions == [{"gpu": "none"}]
     assert again.missing(NAMES[:4]) == NAMES[1:4]
     assert again.missing(NAMES[:4], ["compile", "lint"]) == NAMES[3:4]
-    again.add({"plan": NAMES[1], "run": OK})
+    again.add(NAMES[1], {"run": OK})
     again.write(NAMES)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line.get("plan") for line in lines] == [None, None, *NAMES[:3]]
-    assert lines[3] == {"plan": NAMES[1], "compile": OK, "lint": OK, "run": OK}
+    assert list(Results(path).plans) == NAMES[:3]
+    assert Results(path).plans[NAMES[1]] == {"compile": OK, "lint": OK, "run": OK}
+    assert [path.name for path in path.parent.iterdir()] == ["space.json"]
 
 
 def test_a_file_of_another_kernel_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "space.jsonl"
+    path = tmp_path / "space.json"
     kept = Results(path)
-    kept.write([])
-    kept.add({"plan": NAMES[0], "compile": OK, "lint": OK, "run": OK})
+    kept.add(NAMES[0], {"compile": OK, "lint": OK, "run": OK})
+    kept.write(NAMES)
     assert Results(path).missing(NAMES[:1]) == []
     monkeypatch.setattr(check_plan_space, "kernel_digest", lambda: "another")
     assert Results(path).missing(NAMES[:1]) == NAMES[:1]
     assert Results(path, any_kernel=True).missing(NAMES[:1]) == []
+
+
+def test_a_run_does_what_is_missing_and_again_what_was_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, steps, lost, handed_out = tmp_path / "space.json", ["compile", "lint"], NAMES[2], []
+
+    class FakePool:
+        def __init__(self, command: list[str], workers: int) -> None:
+            assert command[-len(steps) :] == steps
+
+        def run(self, tasks: list[str], **_: Any) -> Iterator[tuple[str, Any]]:
+            handed_out.append(sorted(tasks))
+            for task in tasks:
+                yield task, "no answer within 60 s" if task == lost else dict.fromkeys(steps, OK)
+
+    monkeypatch.setattr(check_plan_space, "Pool", FakePool)
+    monkeypatch.setattr(check_plan_space, "legal_plans", lambda number: legal_plans(number)[:6])
+    monkeypatch.setattr(check_plan_space, "steps_here", lambda: steps)
+    monkeypatch.setattr(check_plan_space, "session", lambda steps: {"method": ", ".join(steps)})
+    assert check_plan_space.check_all(path, 60, 2, None) == 1
+    said = capsys.readouterr().out
+    assert f"{lost}: lint: no answer within 60 s" in said
+    assert "6 plans: 0 right, 1 wrong, 5 not all done" in said
+    lost = ""
+    assert check_plan_space.check_all(path, 60, 2, None) == 0
+    steps.append("run")
+    assert check_plan_space.check_all(path, 60, 2, None) == 0
+    assert "6 plans: 6 right, 0 wrong, 0 not all done" in capsys.readouterr().out
+    assert check_plan_space.check_all(path, 60, 2, None) == 0
+    assert handed_out == [sorted(NAMES), NAMES[2:3], sorted(NAMES), []]
+    assert [session["method"] for session in Results(path).sessions] == [
+        "compile, lint", "compile, lint", "compile, lint, run",
+    ]  # fmt: skip
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
