@@ -18,12 +18,13 @@ from functools import partial
 from pathlib import Path
 
 import ladder_blocks as blocks
+import ladder_figures
 import ladder_records
-import readme_table
+import tensor_table
 
 from tilewright import ladder, results
-from tilewright.dtypes import FP32
 from tilewright.errors import UnavailableError
+from tilewright.plan_tensor import LAST
 from tilewright.results import Record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,15 +45,16 @@ class Renewed:
 
 def pages(root: Path, records: Sequence[Record]) -> dict[Path, dict[str, Maker]]:
     """Each page that holds blocks, and how each of its blocks is made."""
-    mine = readme_table.of_gpu(records)
+    mine = ladder_records.of_gpu(records)
     found: dict[Path, dict[str, Maker]] = {
         root / "docs/ladder/README.md": {"ladder": partial(blocks.ladder_block, mine)},
         root / "docs/measuring.md": {"runs": partial(ladder_records.runs_block, records)},
     }
     for rung in ladder.rungs().values():
-        wanted = [name for name in blocks.RUNG if name != "mistake" or len(blocks.mistakes(rung, FP32)) > 1]
         page = root / "docs/ladder" / f"{rung.path.stem}.md"
-        found[page] = {name: partial(blocks.RUNG[name], rung, mine) for name in wanted}
+        found[page] = {name: partial(make, rung, mine) for name, make in blocks.blocks_of(rung).items()}
+        if rung.number == LAST:
+            found[page]["rows"] = partial(tensor_table.rows_block, records)
     return found
 
 
@@ -87,7 +89,7 @@ def main() -> int:
     parser.add_argument("root", nargs="?", type=Path, default=ROOT, help="the repository (default: this one)")
     arguments = parser.parse_args()
     root: Path = arguments.root
-    blocks.compile_ahead(list(ladder.rungs().values()))
+    ladder_figures.compile_ahead(list(ladder.rungs().values()))
     bad = unmade = 0
     for path, makers in pages(root, results.load(root / "results")).items():
         found = renew(path.read_text("utf-8"), makers)

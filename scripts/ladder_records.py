@@ -6,29 +6,34 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import readme_table
-
 from tilewright import gpu, ladder, results, roofline
 from tilewright.dtypes import BF16, FP32, DType
 from tilewright.ladder import Rung
+from tilewright.plan_tensor import FIRST
 from tilewright.problem import Problem
 from tilewright.report.table import number
 from tilewright.results import Record
 
 ROOT = Path(__file__).resolve().parent.parent
-SIZE = readme_table.SIZE
-GPU = gpu.get_gpu(readme_table.GPU)
-DTYPES = (FP32, BF16)
+SIZE = 4096
+GPU = gpu.get_gpu("h200")
 MISSING = "-"
 
-# What is commonly expected of each step of such a ladder, in fp32 on an H100: these are claims to be answered by
-# records, not measurements.
+# What is commonly expected of each step of such a ladder on an H100, in fp32 and from rung 5 on in bf16: these are
+# claims to be answered by records, not measurements.
 EXPECTED = {
     0: "0.5 to 2 TFLOPS",
     1: "8 to 12 TFLOPS, 20 to 30 times rung 0",
     2: "15 to 20 TFLOPS",
     3: "1.1 to 1.2 times rung 2",
     4: "1.1 to 1.3 times rung 3, and 60 to 70% of the roof",
+    5: "about 60% of the tensor roof at the most: the instruction's limit on Hopper",
+    6: "300 to 400 TFLOPS",
+    7: "500 to 700 TFLOPS",
+    8: "no figure of its own is commonly quoted",
+    9: "12% at 65536 x 1024 x 1024 (Triton TLX), little where K is long",
+    10: "under 1% of speed (Triton TLX), half of the L2 reads of one operand",
+    11: "1.00 to 1.07 times cuBLAS at 4096^3 (public kernels of this kind, H100)",
 }
 # A row of the counters' table: the sum of one ncu counter over another's, times a factor.
 _GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
@@ -51,7 +56,7 @@ def hardware_block(rung: Rung, _: Sequence[Record]) -> str:
     """The GPU's own counters for the rung, as scripts/probe_rungs.py wrote them down."""
     probed = json.loads((ROOT / "tests/fixtures/rungs_h200.json").read_text("utf-8"))
     runs = {run["name"]: run["counters"] for run in probed["runs"]}
-    found = [runs[f"{rung.path.stem} {dtype}"] for dtype in DTYPES]
+    found = [runs[f"{rung.path.stem} {dtype}"] for dtype in rung.dtypes]
 
     def cell(counters: Mapping[str, float], over: str, under: str, scale: int) -> str:
         return number(counters[over] / counters[under] * scale) if counters[under] else MISSING
@@ -61,12 +66,26 @@ def hardware_block(rung: Rung, _: Sequence[Record]) -> str:
     said = (
         f"ncu on an {probed['gpu']}, driver {probed['driver']}, NVRTC {probed['nvrtc']}; all blocks of {m} x {n} x {k}."
     )
-    return f"{said}\n\n{table(['', *map(str, DTYPES)], rows)}"
+    return f"{said}\n\n{table(['', *map(str, rung.dtypes)], rows)}"
+
+
+def of_gpu(records: Sequence[Record]) -> list[Record]:
+    """The records of the GPU and the problem that the ladder's tables are about."""
+    return [record for record in results.select(records, m=SIZE, n=SIZE, k=SIZE) if is_of_gpu(record)]
+
+
+def is_of_gpu(record: Record) -> bool:
+    """Whether a record is of the GPU that the tables are about."""
+    try:
+        return gpu.get_gpu(record.provenance.gpu) == GPU
+    except ValueError:  # a GPU that nothing is known of
+        return False
 
 
 def record_of(records: Sequence[Record], rung: Rung, dtype: DType, mistake: str | None = None) -> Record | None:
-    """The newest record of a rung, or of a mistake in that rung's newest run."""
-    right = results.latest(records, what="rung", rung=rung.number, dtype=dtype.name)
+    """The newest record of a rung on row-major operands, or of a mistake in that rung's newest run."""
+    row_major = {"a_layout": "row", "b_layout": "row"}
+    right = results.latest(records, what="rung", rung=rung.number, dtype=dtype.name, **row_major)
     if mistake is None or right is None:
         return right
     same_run = {"date": right.provenance.date, "dtype": dtype.name, "rung": rung.number}
@@ -94,7 +113,7 @@ def rungs_below(rung: Rung) -> list[Rung]:
 
 def measured_block(rung: Rung, records: Sequence[Record]) -> str:
     """Time, speed and ratios of the newest run, with where they come from."""
-    found = {dtype: record_of(records, rung, dtype) for dtype in DTYPES}
+    found = {dtype: record_of(records, rung, dtype) for dtype in rung.dtypes}
     if not any(found.values()):
         return f"Not measured yet: there is no {GPU.name} record of {SIZE}^3.\n"
     rows: dict[str, list[str]] = {}
@@ -102,7 +121,8 @@ def measured_block(rung: Rung, records: Sequence[Record]) -> str:
         for name, cell in _measured_cells(rung, record):
             rows.setdefault(name, []).append(cell)
     said = dict.fromkeys(_provenance(record) for record in found.values() if record is not None)
-    return table(["", *map(str, DTYPES)], [[n, *cells] for n, cells in rows.items()]) + "\n" + "\n".join(said) + "\n"
+    shown = table(["", *map(str, rung.dtypes)], [[name, *cells] for name, cells in rows.items()])
+    return shown + "\n" + "\n".join(said) + "\n"
 
 
 def _measured_cells(rung: Rung, record: Record | None) -> Iterator[tuple[str, str]]:
@@ -112,21 +132,38 @@ def _measured_cells(rung: Rung, record: Record | None) -> Iterator[tuple[str, st
         MISSING if time is None else f"{time['median']:,.1f} ({time['min']:,.1f} to {time['max']:,.1f})",
     )
     yield "TFLOPS", tflops(record)
-    yield "of the fp32 roof", percent(record)
+    yield f"of the {'tensor' if on_tensor_cores(rung) else 'fp32'} roof", percent(record, rung)
     for other in rungs_below(rung):
         yield f"to rung {other.number}", ratio(record, f"{other.number} {other.name}")
     yield "to cuBLAS", ratio(record, "cuBLAS")
     noise = None if record is None else record.noise
     yield "the baseline to itself", MISSING if noise is None else f"{noise['min']:.3f} to {noise['max']:.3f}"
-    yield "SM clock, MHz", number(record.clock_mhz if record else None, 4)
+    yield "SM clock by NVML, MHz", number(record.clock_mhz if record else None, 4)
+    if on_tensor_cores(rung):
+        yield "SM clock in the kernels, MHz", number(record.sm_clock_mhz_in_kernel if record else None, 4)
+        yield "tensor cores busy at that clock", busy(record)
     yield "power, W", number(record.power_w if record else None)
 
 
-def percent(record: Record | None) -> str:
-    """Of the CUDA cores' roof."""
+def on_tensor_cores(rung: Rung) -> bool:
+    """Which of the two roofs is the rung's."""
+    return rung.number >= FIRST
+
+
+def percent(record: Record | None, rung: Rung) -> str:
+    """Of the roof of the units that the rung multiplies with."""
     if record is None or record.tflops is None:
         return MISSING
-    return f"{roofline.percent_of_roof(record.tflops, GPU, 'fp32').value:.0f}%"
+    roof = roofline.roof_of(rung.dtypes[0], tensor_cores=on_tensor_cores(rung))
+    return f"{roofline.percent_of_roof(record.tflops, GPU, roof).value:.0f}%"
+
+
+def busy(record: Record | None) -> str:
+    """The share of the tensor cores' cycles in use, at the clock that the kernels ran at."""
+    clock, per_clock = record and record.sm_clock_mhz_in_kernel, GPU.bf16_tensor_flop_per_clock
+    if record is None or record.tflops is None or not clock or per_clock is None:
+        return MISSING
+    return f"{record.tflops * 1e12 / (GPU.sm_count * per_clock * clock * 1e6):.0%}"
 
 
 def _provenance(record: Record) -> str:
@@ -137,26 +174,36 @@ def _provenance(record: Record) -> str:
 
 def expectation_block(rung: Rung, records: Sequence[Record]) -> str:
     """What is commonly expected of this step, and what was recorded."""
-    record = record_of(records, rung, FP32)
+    dtype = BF16 if on_tensor_cores(rung) else FP32
+    record = record_of(records, rung, dtype)
     said = "not measured yet"
     if record is not None:
-        parts = [f"{tflops(record)} TFLOPS, {percent(record)} of the roof"]
+        parts = [f"{tflops(record)} TFLOPS, {percent(record, rung)} of the roof"]
         for other in rungs_below(rung):
             parts.append(f"{ratio(record, f'{other.number} {other.name}')} to rung {other.number}")
         said = "; ".join(parts)
-    return table(["expected of this step, fp32 on an H100", f"recorded, fp32 on an {GPU.name}"],
+    return table([f"expected of this step, {dtype} on an H100", f"recorded, {dtype} on an {GPU.name}"],
                  [[EXPECTED[rung.number], said]], left=2)  # fmt: skip
 
 
 def runs_block(records: Sequence[Record]) -> str:
-    """Every run that there are records of, with the command that made it."""
-    runs: dict[tuple[str, ...], int] = {}
+    """Every run that there are records of, with the command that made it: a line a command and commit."""
+    runs: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         p = record.provenance
-        problem = Problem.from_dict(record.problem)
-        key = (p.date, p.gpu, str(problem), p.commit or MISSING, f"`{p.command}`" if p.command else MISSING)
-        runs[key] = runs.get(key, 0) + 1
+        runs.setdefault((p.gpu, p.commit or MISSING, p.command or p.date), []).append(record)
     if not runs:
         return "There are no records yet.\n"
-    head = ["date", "GPU", "problem", "commit", "command", "records"]
-    return table(head, [[*key, str(runs[key])] for key in sorted(runs)], left=5)
+    rows = []
+    for (gpu_name, commit, _), made in runs.items():
+        problems = list(dict.fromkeys(str(Problem.from_dict(record.problem)) for record in made))
+        command = made[0].provenance.command
+        rows.append([
+            min(record.provenance.date for record in made),
+            gpu_name,
+            ", ".join(problems) if len(problems) <= 2 else f"{len(problems)} problems",
+            commit,
+            f"`{command}`" if command else MISSING,
+            str(len(made)),
+        ])  # fmt: skip
+    return table(["since", "GPU", "problem", "commit", "command", "records"], sorted(rows), left=5)

@@ -21,9 +21,12 @@ def listing() -> str:
 
 
 def known(listing: str, wanted: Iterable[str]) -> list[str]:
-    """Those of ``wanted`` whose base name stands in a listing."""
+    """Those of ``wanted`` whose base name (what stands before the first dot) is listed.
+
+    What a launch is made with (``launch__...``) has no listing and is always known.
+    """
     words = set(listing.split())
-    return [metric for metric in wanted if metric.removesuffix(".sum") in words]
+    return [metric for metric in wanted if metric.startswith("launch__") or metric.partition(".")[0] in words]
 
 
 def read(lines: Iterable[str], wanted: Iterable[str], prefix: str) -> list[tuple[str, Counters]]:

@@ -91,5 +91,6 @@ def test_shared_wavefronts_are_ncus(name: str) -> None:
     )
     conflicts = counter(name, "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st")
     assert stores + conflicts == counter(name, "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st")
-    if "double_buffered" not in name:  # there, stores meet the writes of cp.async: a matter of timing, not of addresses
+    # In two of them stores meet the writes of cp.async or TMA: a matter of timing, not of addresses.
+    if "double_buffered" not in name and "overlapped_epilogue" not in name:
         assert conflicts == 0

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ladder_blocks as blocks
+import ladder_blocks
+import ladder_figures
 import ladder_pages
-import ladder_records
 import pytest
 from observed import Call, kernel_source, product
 
@@ -19,14 +19,11 @@ from tilewright import ladder
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_checks import check_bounds, check_races
 from tilewright.backends.host_compiler import available_compilers
-from tilewright.dtypes import FP32
 from tilewright.errors import EmulatorFault, UnavailableError
-from tilewright.problem import Problem
-from tilewright.results import Provenance, Record
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")])
-FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^```([\w+]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -81,55 +78,13 @@ def test_counted_blocks_are_the_same_with_every_compiler(number: int, monkeypatc
     texts = set()
     for compiler in available_compilers():
         backend = EmulatorBackend(compiler=compiler)
-        monkeypatch.setattr(blocks, "emulator", lambda backend=backend: backend)
-        blocks.counted.cache_clear()
+        monkeypatch.setattr(ladder_figures, "emulator", lambda backend=backend: backend)
+        ladder_figures.counted.cache_clear()
         rung = ladder.rung(number)
-        texts.add(blocks.counted_block(rung, []) + blocks.mistake_block(rung, []))
-    blocks.counted.cache_clear()
+        made = ladder_blocks.blocks_of(rung)
+        texts.add("".join(made[name](rung, []) for name in ("counted", "mistake") if name in made))
+    ladder_figures.counted.cache_clear()
     assert len(texts) == 1
-
-
-def record(name: str, tflops: float, date: str = "2026-11-30T12:00:00Z", **more: object) -> Record:
-    ratio = {"median": 1.5, "min": 1.25, "max": 1.75, "iqr": 0.1}
-    values = {
-        "name": name,
-        "problem": Problem(4096, 4096, 4096, FP32).to_dict(),
-        "provenance": Provenance("NVIDIA H200", date, driver="580.1", commit="abc"),
-        "time_us": {"median": 2500.0, "min": 2400.0, "max": 2600.0, "iqr": 1.0},
-        "tflops": tflops,
-        "ratios": {"1 shared tile": ratio, "0 naive": {**ratio, "median": 9.0}},
-        **more,
-    }
-    return Record(**values)  # type: ignore[arg-type]
-
-
-def test_measured_blocks_show_the_newest_run() -> None:
-    rung = ladder.rung(2)
-    records = [
-        record("2 register block", 33.5, what="rung", rung=2),
-        record("2 adjacent", 22.2, what="counter-example", rung=2),
-        record("2 register block", 11.1, "2026-11-29T12:00:00Z", what="rung", rung=2),
-        record("2 adjacent", 12.3, "2026-11-29T12:00:00Z", what="counter-example", rung=2),
-    ]
-    shown = ladder_records.measured_block(rung, records)
-    assert "| TFLOPS | 33.5 | - |" in shown
-    assert "| of the fp32 roof | 50% | - |" in shown
-    assert "| to rung 1 | 1.5x (1.25 to 1.75) | - |" in shown
-    assert "| time, us (lowest to highest) | 2,500.0 (2,400.0 to 2,600.0) | - |" in shown
-    assert "NVIDIA H200, 2026-11-30T12:00:00Z; driver 580.1" in shown
-    assert "| 15 to 20 TFLOPS | 33.5 TFLOPS, 50% of the roof; 1.5x (1.25 to 1.75) to rung 1; 9x (1.25 to 1.75)" in (
-        ladder_records.expectation_block(rung, records)
-    )
-    assert re.search(r"\| fp32 adjacent .* 22.2 \|", blocks.mistake_block(rung, records))
-    assert "| 2026-11-30T12:00:00Z | NVIDIA H200 | 4096x4096x4096 fp32 | abc | - | 2 |" in (
-        ladder_records.runs_block(records)
-    )
-
-
-def test_measured_blocks_without_records_say_so() -> None:
-    assert "Not measured yet" in ladder_records.measured_block(ladder.rung(0), [])
-    assert "not measured yet" in ladder_records.expectation_block(ladder.rung(0), [])
-    assert "no records yet" in ladder_records.runs_block([])
 
 
 # What the pages promise

@@ -23,7 +23,7 @@ MOST_STAGES = 8
 _TILES = tuple(product((64, 128, 192, 256, 384), (16, 48, 64, 96, 128, 160, 176, 192, 208, 256)))
 _WARPS = ((1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (1, 8), (4, 4))
 # Warpgroups that multiply, whether they take turns, and the registers of the loading threads and of theirs.
-_TEAMS = ((1, False, 40, 248), (2, False, 40, 232), (2, False, 24, 240), (3, False, 32, 160), (2, True, 24, 240))
+_TEAMS = ((1, False, 40, 248), (2, False, 40, 232), (3, False, 56, 152), (2, True, 40, 232))
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
 _WIDTHS = (16, 32, 64)
 

@@ -18,10 +18,9 @@ SWIZZLE_ROW = 64  # 16-bit elements of a 128-byte row, the widest that TMA swizz
 REGISTER_FILE = 64 << 10  # 32-bit registers of an SM
 LONGEST_BOX = 256  # CUDA Driver API, cuTensorMapEncodeTiled: boxDim
 LARGEST_CLUSTER = 8  # what every GPU of the architecture can place
-# Registers a multiplying thread needs beside its accumulators: addresses, descriptors, loop counters, and in rung 5 the
-# fragments of A and B. With fewer, ptxas spills (scripts/check_kernels.py): 192 accumulators fit 232 registers.
+# Registers a multiplying thread needs beside its accumulators (and, in rung 5, fragments): addresses, descriptors, loop
+# counters. With fewer, ptxas spills (scripts/check_kernels.py): 192 accumulators fit 232 registers.
 SPARE_REGISTERS = 40
-FRAGMENT_REGISTERS = 8
 # And those that ptxas must find at the kernel's entry for an instruction with N / 2 accumulators (its error C7602).
 ENTRY_REGISTERS = 26
 
@@ -126,6 +125,13 @@ class TensorPlan(Plan):
         if self.rung == FIRST:
             return self.bm * self.bn // self.threads
         return self.bm * self.bn // (128 * (1 if self.pingpong else self.consumers))
+
+    @property
+    def fragments(self) -> int:
+        """Registers of a thread that hold rung 5's fragments: 16x16 of A and B in 4, of this and the next 16 of K."""
+        if self.rung != FIRST:
+            return 0
+        return 2 * 4 * (self.bm // self.warps_m + self.bn // self.warps_n) // 16
 
     @property
     def entry_registers(self) -> int:
@@ -339,7 +345,7 @@ def _about_registers(plan: TensorPlan) -> Iterator[str]:
                 f"bn is {plan.bn}, whose wgmma needs {plan.bn // 2 + ENTRY_REGISTERS} registers at entry; "
                 f"{plan.threads} threads leave {plan.entry_registers}"
             )
-    spare = SPARE_REGISTERS + (FRAGMENT_REGISTERS if plan.rung == FIRST else 0)
+    spare = SPARE_REGISTERS + plan.fragments
     if plan.accumulators + spare > available:
         yield (
             f"a tile of {plan.bm}x{plan.bn} takes {plan.accumulators} accumulators and about {spare} other "

@@ -10,7 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -122,13 +122,31 @@ class GuardedMemory:
         return np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.address))
 
 
+def matrices(args: Sequence[Any]) -> list[Matrix]:
+    """The matrices among a kernel's arguments in their order: those behind tensor maps, and those given as pointers.
+
+    A pointer to what a tensor map before it describes is the same matrix, and tells all of it (rung 11's C).
+    """
+    found: list[Matrix] = []
+    mapped: list[int] = []
+    for arg in args:
+        if isinstance(arg, TensorMap):
+            mapped.append(len(found))
+            found.append(arg.matrix)
+        elif isinstance(arg, Matrix):
+            same = [i for i in mapped if replace(found[i], rows=arg.rows, cols=arg.cols) == arg]
+            if same:
+                found[same[-1]] = arg
+            else:
+                found.append(arg)
+    return found
+
+
 def buffers(args: Sequence[Any]) -> list[Buffer]:
-    """The matrices among a kernel's arguments, those behind tensor maps too, in their order."""
-    matrices = [arg.matrix if isinstance(arg, TensorMap) else arg for arg in args]
+    """What the runtime is told of ``matrices(args)``."""
     return [
         Buffer(m.pointer, m.line * m.dtype.itemsize, m.ld * m.dtype.itemsize, m.lines, m.dtype.itemsize)
-        for m in matrices
-        if isinstance(m, Matrix)
+        for m in matrices(args)
     ]
 
 
@@ -152,14 +170,14 @@ def launch(
     cluster. Raises ``EmulatorFault``; Ctrl-C ends a launch of the main thread as Python's own handler has it.
     """
     _check_shape(grid, block, shared_bytes, cluster, blocks)
-    packed, matrices = Arguments(args, emulator_tensor_map.pack), buffers(args)
+    packed, registered = Arguments(args, emulator_tensor_map.pack), buffers(args)
     request = _Request(thunk, packed.address, packed.address, packed.nbytes)
     request.observer = observer.encode() if observer else None
     if blocks is not None:
         request.block_ids = (ctypes.c_uint64 * len(blocks))(*blocks)
         request.block_id_count = len(blocks)
-    request.buffers = (Buffer * len(matrices))(*matrices)
-    request.buffer_count = len(matrices)
+    request.buffers = (Buffer * len(registered))(*registered)
+    request.buffer_count = len(registered)
     request.seed = seed % 2**64
     request.grid = (ctypes.c_uint32 * 3)(*grid)
     request.block = (ctypes.c_uint32 * 3)(*block)

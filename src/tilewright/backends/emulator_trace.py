@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tilewright.backends.base import Dim3, Matrix, TensorMap
+from tilewright.backends.base import Dim3
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_counts import (
     Copies,
@@ -24,6 +24,7 @@ from tilewright.backends.emulator_counts import (
 )
 from tilewright.backends.emulator_lines import SourceLine
 from tilewright.backends.emulator_observer import SiteCounts, Watched, line_of, watch
+from tilewright.backends.emulator_runtime import matrices
 from tilewright.errors import UsageError
 from tilewright.source import KernelSource
 
@@ -43,12 +44,13 @@ def trace(
     """Run the ``blocks`` named (linear ids; all when None) and count what they do; normally one interior block.
 
     Of a cluster all blocks run and are counted. ``names`` are those of the matrices and tensor maps among ``args``, in
-    order. Raises ``EmulatorFault`` for what the kernel may not do, ``CompileError`` and ``UnavailableError`` as
-    ``EmulatorBackend.compile``, and ``UsageError`` when there are more matrices than names.
+    order, one that comes by tensor map and by pointer once. Raises ``EmulatorFault`` for what the kernel may not do,
+    ``CompileError`` and ``UnavailableError`` as ``EmulatorBackend.compile``, and ``UsageError`` when there are more
+    matrices than names.
     """
-    matrices = [arg for arg in args if isinstance(arg, Matrix | TensorMap)]
-    if len(matrices) > len(names):
-        raise UsageError(f"the kernel takes {len(matrices)} matrices, and names has {len(names)}")
+    count = len(matrices(args))
+    if count > len(names):
+        raise UsageError(f"the kernel takes {count} matrices, and names has {len(names)}")
     watched = watch(backend, source, grid, block, args, shared_bytes, mode="trace", blocks=blocks, cluster=cluster)
     if watched.fault is not None:
         raise watched.fault
@@ -69,7 +71,7 @@ def trace(
                 _total_copies(copies, name, "load"),
                 _total_copies(copies, name, "store"),
             )
-            for name in names[: len(matrices)]
+            for name in names[:count]
         },
         _total(lines, "shared", ("load",)),
         _total(lines, "shared", ("store", "atomic")),

@@ -34,7 +34,7 @@ struct Cursor {
 // How many stages a tile takes, at least one, and where in K the first begins. With K = 0 it lies outside the operands and
 // is all zeros: a test for it at the accumulators made the compiler spill them (324 bytes).
 __device__ __forceinline__ int k_blocks_of(int k) { return k > 0 ? (k + plan::BK - 1) / plan::BK : 1; }
-__device__ __forceinline__ int k_origin(int k) { return k > 0 ? 0 : 1; }
+__device__ __forceinline__ int k_origin(int k) { return k > 0 ? 0 : plan::BK; }
 
 // By one thread, before anybody uses the ring; a barrier of the block (or the cluster) has to follow.
 __device__ __forceinline__ void make_ring(Ring& ring, int readers) {
