@@ -42,6 +42,9 @@ Box make_box(const void* map, const void* shared, int rank, const int* at, const
   Box box = {tensor_map_at(map, operation), {at[0], at[1], rank > 2 ? at[2] : 0}, 0, 0, 0, &fiber};
   if (box.map.rank != u32(rank))
     fault("misuse", "%s: %d coordinates for a tensor map of rank %u", operation, rank, box.map.rank);
+  if (const long long bytes = (long long)at[0] * box.map.element_bytes; bytes % 16)  // measured on an H200
+    fault("misuse", "%s_%dd: x = %d elements are %lld bytes; the first coordinate must be a multiple of 16 bytes, or "
+          "hardware traps", operation, rank, at[0], bytes);
   const u64 offset = u64(shared) - u64(fiber.shared), limit = fiber.owner->shared_bytes;
   if (offset >= limit || limit - offset < box.map.box_bytes())
     fault("out-of-bounds", "%s: the box of %u bytes at shared%+lld is not in this block's %u bytes of shared memory",
