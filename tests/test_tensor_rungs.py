@@ -157,9 +157,8 @@ def test_overflow_of_the_output_is_infinite(backend: Backend, rung: Rung) -> Non
 
 
 def legal(count: int, seed: int) -> list[tuple[Rung, TensorPlan]]:
-    """A seeded sample of the legal plans: ``count`` of rung 11, which has everything, and a few of the others."""
-    sampled = [(rung, count if rung.number == 11 else count // 6) for rung in TENSOR_RUNGS]
-    return [(rung, plan) for rung, number in sampled for plan in sample_plans(rung, number, seed)]
+    """A seeded sample of the legal plans of each rung but the last, which tests/test_plan_space.py is about."""
+    return [(rung, plan) for rung in TENSOR_RUNGS[:-1] for plan in sample_plans(rung.number, count, seed)]
 
 
 def check_exact(backend: Backend, rung: Rung, plan: TensorPlan) -> None:
@@ -177,11 +176,11 @@ def said(case: tuple[Rung, TensorPlan]) -> str:
     plan = case[1]
     words = [f"{plan.rung}-{plan.dtype}-{plan.a_layout[0]}{plan.b_layout[0]}-{plan.bm}x{plan.bn}-{plan.stages}st"]
     words += [f"{plan.cluster_m}x{plan.cluster_n}"] if plan.cluster > 1 else []
-    words += [name for name in ("pingpong", "half_tail", "alternate_k", "along_n") if getattr(plan, name)]
+    words += ["along_n"] if plan.along_n else []
     return "-".join(words)
 
 
-@pytest.mark.parametrize("case", legal(24, seed=1), ids=said)
+@pytest.mark.parametrize("case", legal(4, seed=1), ids=said)
 def test_legal_plans_are_exact_in_the_emulator(case: tuple[Rung, TensorPlan]) -> None:
     rung, plan = case
     few = plan.with_(blocks=plan.cluster) if plan.persistent else plan
@@ -189,7 +188,7 @@ def test_legal_plans_are_exact_in_the_emulator(case: tuple[Rung, TensorPlan]) ->
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("case", legal(300, seed=2), ids=said)
+@pytest.mark.parametrize("case", legal(50, seed=2), ids=said)
 def test_legal_plans_are_exact_on_a_gpu(cuda: Backend, case: tuple[Rung, TensorPlan]) -> None:
     rung, plan = case
     check_exact(cuda, rung, plan)

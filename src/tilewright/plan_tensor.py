@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import get_args
 
 from tilewright.dtypes import BF16, FP16
@@ -23,6 +23,8 @@ LARGEST_CLUSTER = 8  # what every GPU of the architecture can place
 SPARE_REGISTERS = 40
 # And those that ptxas must find at the kernel's entry for an instruction with N / 2 accumulators (its error C7602).
 ENTRY_REGISTERS = 26
+# What a thread needs that loads: with 24, ptxas spills in its loop where a stage takes many TMA loads.
+LOADER_REGISTERS = 32
 
 # The rung that brings each idea in, and so the first whose plans may differ from the default of the field.
 _SINCE = {
@@ -224,9 +226,9 @@ def _complaints(plan: TensorPlan) -> Iterator[str]:
     for name in ("a_layout", "b_layout"):
         if getattr(plan, name) not in get_args(Layout):
             yield f"{name} is {getattr(plan, name)!r}; {' and '.join(get_args(Layout))} are possible"
-    for each in fields(plan):
-        if each.name in _SINCE and plan.rung < _SINCE[each.name] and getattr(plan, each.name) != each.default:
-            yield f"{each.name} is {getattr(plan, each.name)}; rungs {_SINCE[each.name]} and up have it"
+    for name, since in _SINCE.items():
+        if plan.rung < since and getattr(plan, name) != getattr(TensorPlan, name):  # a class has its fields' defaults
+            yield f"{name} is {getattr(plan, name)}; rungs {since} and up have it"
     if plan.bk != SWIZZLE_ROW:
         yield f"bk is {plan.bk}; it must be {SWIZZLE_ROW}, a 128-byte row of 16-bit elements"
     least = 3 if plan.rung == FIRST + 1 else 2
@@ -328,6 +330,8 @@ def _about_registers(plan: TensorPlan) -> Iterator[str]:
         for name, value in (("producer_registers", producer), ("consumer_registers", consumer)):
             if value % 8 or not 24 <= value <= 256:
                 yield f"{name} is {value}; setmaxnreg takes multiples of 8 from 24 to 256"
+        if producer < LOADER_REGISTERS:
+            yield f"producer_registers is {producer}; a thread that loads needs {LOADER_REGISTERS}"
         if not producer <= available <= consumer:
             yield (
                 f"registers go from {available} at entry down to {producer} and up to {consumer}; producer_registers "

@@ -43,6 +43,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
       tw::Cursor cursor = {0, 1};
       for (int item = blockIdx.x / CLUSTER; item < order.items; item += gridDim.x / CLUSTER) {
         const tw::Tile tile = order(item, share.rank_m, share.rank_n);
+#pragma unroll 1
         for (int block = 0; block < k_blocks; ++block, cursor.advance()) {
           tw::mbarrier_wait(ring.empty[cursor.stage], cursor.parity);
           share.load(ring, cursor, a_map, b_map, tile.row, tile.col, BM, tw::k_origin(k) + block * BK);
