@@ -159,9 +159,9 @@ def last(emulator: EmulatorBackend) -> LaunchStats:
     ("shape", "at", "x2"),
     [
         ((40, 200), (8, 4), 72),
-        ((40, 203), (-8, 30), 192),
+        ((40, 203), (0, 30), 192),
         ((3, 20, 200), (8, 4, 1), 72),
-        ((3, 20, 203), (-8, 9, 2), 192),
+        ((3, 20, 203), (0, 9, 2), 192),
     ],
 )
 def test_a_store_is_clipped(
@@ -217,6 +217,16 @@ def test_a_first_coordinate_inside_16_bytes_faults(emulator: EmulatorBackend, x:
     matrix = matrix_of(emulator, flat, 80)
     with pytest.raises(EmulatorFault, match=f"tma_store_2d: x = {x} elements are {nbytes} bytes; {UNALIGNED}"):
         store(emulator, tensor_map(matrix, flat, (64, 8), 128), numbers(64 * 8), (8, 0, x), 2)
+
+
+@pytest.mark.parametrize(("at", "said"), [((-8, 0), "0 is -8"), ((8, -1), "1 is -1")])
+def test_a_store_that_begins_before_the_tensor_faults(
+    emulator: EmulatorBackend, at: tuple[int, int], said: str
+) -> None:
+    tensor = numbers(20, 80)
+    map_ = tensor_map(matrix_of(emulator, tensor, 80), tensor, (64, 8), 128)
+    with pytest.raises(EmulatorFault, match=f"misuse: tma_store_2d: coordinate {said}; a store begins inside"):
+        store(emulator, map_, numbers(64 * 8), (*at, 8), 2)
 
 
 def test_a_buffer_overwritten_too_early_shows_when_stores_are_lazy() -> None:

@@ -46,7 +46,7 @@ def test_the_emulator_does_what_hardware_did(name: str) -> None:
     assert difference(case, recorded()[1][name], case.answer(backend())) is None
 
 
-def test_a_first_coordinate_inside_16_bytes_traps() -> None:
+def test_where_hardware_traps_the_emulator_faults() -> None:
     alone = [name for name, case in CASES.items() if case.alone]
     assert {name: str(recorded()[1][name]) for name in alone} == dict.fromkeys(alone, "illegal instruction")
     assert all(is_fault(CASES[name].answer(backend())) for name in alone)

@@ -84,7 +84,7 @@ def test_a_fault_where_hardware_traps_is_an_answer(tmp_path: Path, capsys: pytes
     assert probe.main(["run", "--backend", "emulator", "--out", str(fixture), "--only", only]) == 0
     provenance, arrays = load(fixture)
     assert {name: is_fault(found) for name, found in arrays.items()} == {
-        "store 2-D, swizzle 0, at (72, 15)": False, "unaligned store 2-D, swizzle 0, at (70, 15)": True,
+        "store 2-D, swizzle 0, at (72, 15)": False, "trapping store 2-D, swizzle 0, at (70, 15)": True,
     }  # fmt: skip
     one, other = arrays
     save(fixture, provenance, {one: np.array("illegal instruction"), other: arrays[one]})

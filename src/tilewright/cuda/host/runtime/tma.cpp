@@ -191,7 +191,12 @@ void tw_tma_load(void* shared_dst, const void* map, void* barrier, int rank, con
 void tw_tma_store(const void* map, const void* shared_src, int rank, const int* at) {
   using namespace tw;
   const Fiber& fiber = *current_fiber();
-  Store& store = g_stores.add({make_box(map, shared_src, rank, at, "tma_store"), g_open_group[fiber.id], false});
+  const Box box = make_box(map, shared_src, rank, at, "tma_store");
+  for (int d = 0; d < rank; ++d)
+    if (at[d] < 0)  // measured on an H200; loads may
+      fault("misuse", "tma_store_%dd: coordinate %d is %d; a store begins inside the tensor or past its end, or hardware "
+            "traps", rank, d, at[d]);
+  Store& store = g_stores.add({box, g_open_group[fiber.id], false});
   ++g_counts.tma_stores;
   begin(store.box, 1u << fiber.cluster_rank, true, u64(__builtin_return_address(0)));
   if (g_policy == AsyncPolicy::kEager) read_shared(store);
