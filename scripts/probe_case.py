@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import lzma
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,13 @@ from observed import kernel_source
 
 from tilewright.backends.base import Backend, Matrix
 from tilewright.dtypes import FP32, DType
-from tilewright.errors import UsageError
+from tilewright.errors import EmulatorFault, LaunchError, UsageError
 from tilewright.run import target_of
 from tilewright.source import KernelSource
 
 Array = np.ndarray[Any, Any]
 SCHEMA = "tilewright.tensor-instructions/1"
+_STATUS = re.compile(r"CUDA_ERROR_(\w+)")
 _PROVENANCE = "provenance"  # the fixture's one array that is no case's: a JSON text
 
 
@@ -30,6 +32,8 @@ class Case:
 
     ``source`` is the kernel that it compiles. Two machines have to agree in every byte, or, where ``tolerance`` says
     so, within that relative and absolute difference. ``emulated`` is False where the emulator refuses to do it.
+    ``alone``: hardware is expected to trap, so that the case has a process of its own. Of those two kinds, which may
+    cost the context, a fault is an answer like another.
     """
 
     name: str
@@ -37,6 +41,22 @@ class Case:
     run: Callable[[Backend], Array]
     tolerance: tuple[float, float] | None = None
     emulated: bool = True
+    alone: bool = False
+
+    @property
+    def may_trap(self) -> bool:
+        """Whether a fault is an answer."""
+        return self.alone or not self.emulated
+
+    def answer(self, backend: Backend) -> Array:
+        """What came out; where it may, a fault, as a string without dimensions."""
+        try:
+            return self.run(backend)
+        except (LaunchError, EmulatorFault) as error:
+            if not self.may_trap:
+                raise
+            status = _STATUS.search(str(error))
+            return np.array(status[1].replace("_", " ").lower() if status else str(error))
 
 
 def probe_source(backend: Backend, file: str, dtype: DType | None = None, **plan: int) -> KernelSource:
@@ -58,6 +78,11 @@ def download_words(backend: Backend, matrix: Matrix) -> Array:
 def empty_words(backend: Backend, rows: int, columns: int) -> Matrix:
     """Rows of 32-bit words, all ones."""
     return backend.empty(rows, columns, FP32)
+
+
+def is_fault(answer: Array) -> bool:
+    """Whether that came of it and nothing else."""
+    return bool(answer.dtype.kind == "U")
 
 
 def save(path: Path, provenance: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
@@ -83,7 +108,13 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def difference(case: Case, recorded: Array, found: Array) -> str | None:
-    """How what was found differs from what is recorded, in words; None where it does not."""
+    """How what was found differs from what is recorded, in words; None where it does not. All faults are one."""
+    if is_fault(recorded) and is_fault(found):
+        return None
+    if is_fault(recorded):
+        return f"it runs; recorded is the fault: {recorded}"
+    if is_fault(found):
+        return f"fault: {found}; recorded is that it runs"
     if recorded.shape != found.shape or recorded.dtype != found.dtype:
         return f"{found.dtype}{list(found.shape)} instead of the recorded {recorded.dtype}{list(recorded.shape)}"
     if case.tolerance is None:

@@ -6,46 +6,30 @@ tests/test_hardware_tensor.py does with what is committed:
     PYTHONPATH=src:tests python scripts/probe_tensor.py run --out tests/fixtures/tensor_h200.npz.xz
     PYTHONPATH=src:tests python scripts/probe_tensor.py compare tests/fixtures/tensor_h200.npz.xz
 
-An error of one case is written down beside the others' results; after a fatal one there are no more results.
+A few processes share the cases. What goes wrong is written down beside the others' results, and a new process goes on
+with the next case. Last come cases that may trap, where a fault is the answer, and those that should.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import multiprocessing
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from probe_case import Array, Case, difference, load, save
-from probe_outputs import output_cases
-from probe_tma import barrier_cases, load_cases, store_cases
-from probe_warp import warp_cases
-from probe_wgmma import product_cases, reading_cases, shared_addresses
+from probe_case import Case, difference, is_fault, load, save
+from probe_cases import cases, possible
+from probe_children import ask
+from probe_wgmma import shared_addresses
 
 from tilewright.backends import open_backend
 from tilewright.backends.base import Backend
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.errors import TilewrightError
 from tilewright.telemetry import Telemetry
-
-
-def cases() -> list[Case]:
-    """Everything that is asked, what is least certain to run last. Raises ``UsageError`` when two have one name."""
-    families = (warp_cases, barrier_cases, load_cases, store_cases, product_cases, reading_cases, output_cases)
-    found = sorted(itertools.chain.from_iterable(family() for family in families), key=lambda case: not case.emulated)
-    names = [case.name for case in found]
-    if len(set(names)) != len(names):
-        raise UsageError(f"two cases are called {next(n for n in names if names.count(n) > 1)}")
-    return found
-
-
-def possible(backend: Backend, asked: Iterable[Case]) -> list[Case]:
-    """Those that a backend can be asked."""
-    return [case for case in asked if case.emulated or backend.name != "emulator"]
 
 
 def compile_all(backend: Backend, asked: Iterable[Case]) -> None:
@@ -76,36 +60,33 @@ def provenance(backend: Backend) -> dict[str, Any]:
     return found | {"shared_addresses": {str(n): shared_addresses(backend, n) for n in (1, 2)}}
 
 
-def results(backend: Backend, asked: Iterable[Case], errors: dict[str, str]) -> Iterator[tuple[Case, Array]]:
-    """Each case with what came out; what went wrong is added to ``errors``."""
-    for case in asked:
-        try:
-            yield case, case.run(backend)
-        except Exception as error:  # whatever it is, the other results are kept
-            errors[case.name] = str(error)
-
-
-def run(backend: Backend, asked: list[Case], out: Path) -> int:
+def run(backend: Backend, asked: list[Case], out: Path, seconds: float) -> int:
     """Ask and write it down; 1 when something went wrong."""
     compile_all(backend, asked)
-    known, errors = provenance(backend), dict[str, str]()
-    arrays = {case.name: found for case, found in results(backend, asked, errors)}
+    known = provenance(backend)
+    arrays, errors = ask(backend.name, asked, seconds)
     save(out, {**known, "errors": errors}, arrays)
     print(f"{len(arrays)} results written to {out}, {out.stat().st_size} bytes; {len(errors)} errors", file=sys.stderr)
+    for name, found in arrays.items():
+        if is_fault(found):
+            print(f"fault, as may be: {name}: {found}", file=sys.stderr)
     for name, error in errors.items():
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"error: {name}: {error}", file=sys.stderr)
     return 1 if errors else 0
 
 
-def compare(backend: Backend, asked: list[Case], path: Path) -> int:
-    """Ask the same and print each difference; 1 when there is one."""
-    _, recorded = load(path)
-    errors = {case.name: "not recorded" for case in asked if case.name not in recorded}
-    for case, found in results(backend, [case for case in asked if case.name in recorded], errors):
-        if text := difference(case, recorded[case.name], found):
+def compare(backend: Backend, asked: list[Case], path: Path, seconds: float) -> int:
+    """Ask the same and print each difference, a line each; 1 when there is one."""
+    provenance, recorded = load(path)
+    missing = {c.name: f"not recorded: {provenance['errors'].get(c.name, 'no such case')}" for c in asked}
+    known = [case for case in asked if case.name in recorded]
+    arrays, errors = ask(backend.name, known, seconds)
+    for case in known:
+        if case.name in arrays and (text := difference(case, recorded[case.name], arrays[case.name])):
             errors[case.name] = text
+    errors |= {name: text for name, text in missing.items() if name not in recorded}
     for name, error in errors.items():
-        print(f"{name}: {error}")
+        print(f"{name}: {' | '.join(error.splitlines())}")
     print(f"{len(asked)} results compared, {len(errors)} differ")
     return 1 if errors else 0
 
@@ -122,11 +103,14 @@ def main(arguments: list[str] | None = None) -> int:
     comparer.add_argument("--backend", choices=("cuda", "emulator"), default="emulator")
     for mode in (runner, comparer):
         mode.add_argument("--only", default="", metavar="TEXT", help="the cases whose names contain it")
+        mode.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="for all cases together")
     chosen = parser.parse_args(arguments)
     try:
         backend = open_backend(chosen.backend)
         asked = [case for case in possible(backend, cases()) if chosen.only in case.name]
-        return run(backend, asked, chosen.out) if chosen.mode == "run" else compare(backend, asked, chosen.fixture)
+        if chosen.mode == "run":
+            return run(backend, asked, chosen.out, chosen.limit)
+        return compare(backend, asked, chosen.fixture, chosen.limit)
     except TilewrightError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

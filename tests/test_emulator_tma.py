@@ -14,6 +14,7 @@ from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_runtime import POLICIES, LaunchStats, Policy
 from tilewright.backends.emulator_tensor_map import encode
 from tilewright.dtypes import BF16, FP32
+from tilewright.errors import EmulatorFault
 
 Array = np.ndarray[Any, Any]
 SWIZZLES = [0, 32, 64, 128]
@@ -103,14 +104,14 @@ def load(
 @pytest.mark.parametrize("swizzle", SWIZZLES)
 def test_a_box_lands_as_its_swizzle_says(emulator: EmulatorBackend, swizzle: int) -> None:
     tensor, box = numbers(70, 200), ((swizzle or 96) // 2, 32)
-    for at in [(0, 0), (8, 5), (67, 33)]:
+    for at in [(0, 0), (8, 5), (64, 33)]:
         (found,) = load(emulator, tensor, at, box, swizzle)
         expected = swizzled(clipped_box(tensor, at, box).ravel().view(np.uint8), swizzle)
         np.testing.assert_array_equal(found.view(np.uint8), expected)
 
 
 @pytest.mark.parametrize("swizzle", SWIZZLES)
-@pytest.mark.parametrize("at", [(-3, -2), (180, 60), (199, 69), (-70, 0), (0, 70), (300, -300), (-8, 4)])
+@pytest.mark.parametrize("at", [(-8, -2), (184, 60), (200, 69), (-72, 0), (0, 70), (304, -300), (-16, 4)])
 def test_what_lies_outside_is_zero(emulator: EmulatorBackend, swizzle: int, at: tuple[int, int]) -> None:
     tensor, box = numbers(70, 203), ((swizzle or 128) // 2, 16)
     (found,) = load(emulator, tensor, at, box, swizzle)
@@ -119,7 +120,7 @@ def test_what_lies_outside_is_zero(emulator: EmulatorBackend, swizzle: int, at: 
 
 
 @pytest.mark.parametrize("swizzle", SWIZZLES)
-@pytest.mark.parametrize("at", [(0, 0, 0), (16, 3, 1), (-5, 7, 2), (70, -1, -1)])
+@pytest.mark.parametrize("at", [(0, 0, 0), (16, 3, 1), (-8, 7, 2), (72, -1, -1)])
 def test_three_dimensions(emulator: EmulatorBackend, swizzle: int, at: tuple[int, int, int]) -> None:
     tensor, box = numbers(4, 9, 77), ((swizzle or 48) // 2, 6, 4)
     (found,) = load(emulator, tensor, at, box, swizzle)
@@ -128,7 +129,7 @@ def test_three_dimensions(emulator: EmulatorBackend, swizzle: int, at: tuple[int
 
 
 @pytest.mark.parametrize("cluster", [2, 4, 8])
-@pytest.mark.parametrize(("shape", "at", "box"), [((90, 80), (5, 3), (64, 64)), ((9, 20, 80), (8, 2, 3), (64, 8, 8))])
+@pytest.mark.parametrize(("shape", "at", "box"), [((90, 80), (8, 3), (64, 64)), ((9, 20, 80), (8, 2, 3), (64, 8, 8))])
 def test_each_block_gets_what_all_load(
     emulator: EmulatorBackend, cluster: int, shape: tuple[int, ...], at: tuple[int, ...], box: tuple[int, ...]
 ) -> None:
@@ -158,9 +159,9 @@ def last(emulator: EmulatorBackend) -> LaunchStats:
     ("shape", "at", "x2"),
     [
         ((40, 200), (8, 4), 72),
-        ((40, 203), (-3, 30), 190),
+        ((40, 203), (0, 30), 192),
         ((3, 20, 200), (8, 4, 1), 72),
-        ((3, 20, 203), (-3, 9, 2), 190),
+        ((3, 20, 203), (0, 9, 2), 192),
     ],
 )
 def test_a_store_is_clipped(
@@ -201,6 +202,31 @@ def store(
     numbers_ = [np.int32(i) for i in (*(*at, 0)[:3], x2)]
     raw = emulator.upload(image.view(np.float32).reshape(1, -1))
     emulator.launch(emulator.compile(source), (1, 1, 1), (64, 1, 1), [map_, *numbers_, raw], shared_bytes)
+
+
+UNALIGNED = "the first coordinate must be a multiple of 16 bytes, or hardware traps"
+
+
+@pytest.mark.parametrize(("x", "nbytes"), [(67, 134), (-3, -6), (4, 8)])
+def test_a_first_coordinate_inside_16_bytes_faults(emulator: EmulatorBackend, x: int, nbytes: int) -> None:
+    flat, deep = numbers(20, 80), numbers(3, 20, 80)
+    with pytest.raises(EmulatorFault, match=f"misuse: tma_load_2d: x = {x} elements are {nbytes} bytes; {UNALIGNED}"):
+        load(emulator, flat, (x, 3), (64, 16), 128)
+    with pytest.raises(EmulatorFault, match=f"tma_load_3d: x = {x} elements are {nbytes} bytes; {UNALIGNED}"):
+        load(emulator, deep, (x, 3, 0), (48, 4, 2), 0)
+    matrix = matrix_of(emulator, flat, 80)
+    with pytest.raises(EmulatorFault, match=f"tma_store_2d: x = {x} elements are {nbytes} bytes; {UNALIGNED}"):
+        store(emulator, tensor_map(matrix, flat, (64, 8), 128), numbers(64 * 8), (8, 0, x), 2)
+
+
+@pytest.mark.parametrize(("at", "said"), [((-8, 0), "0 is -8"), ((8, -1), "1 is -1")])
+def test_a_store_that_begins_before_the_tensor_faults(
+    emulator: EmulatorBackend, at: tuple[int, int], said: str
+) -> None:
+    tensor = numbers(20, 80)
+    map_ = tensor_map(matrix_of(emulator, tensor, 80), tensor, (64, 8), 128)
+    with pytest.raises(EmulatorFault, match=f"misuse: tma_store_2d: coordinate {said}; a store begins inside"):
+        store(emulator, map_, numbers(64 * 8), (*at, 8), 2)
 
 
 def test_a_buffer_overwritten_too_early_shows_when_stores_are_lazy() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import probe_children
 import probe_tensor as probe
 import pytest
 from fragments import Layout
-from probe_case import Case, difference, load, save
+from probe_case import Case, difference, is_fault, load, save
+from probe_cases import cases, chunks
 from probe_tma import Box, Tensor
 from probe_wgmma import SHARED_BYTES, SWIZZLES, descriptor, elements_read, fields_of
 
@@ -22,7 +27,7 @@ GPU: Any = SimpleNamespace(name="cuda", arch="sm_90a")  # as far as a kernel's t
 
 
 def test_the_cases_cover_what_they_should() -> None:
-    names = [case.name for case in probe.cases()]
+    names = [case.name for case in cases()]
     assert 500 < len(names) < 1000
     for swizzle in SWIZZLES:
         for kind in ("load 2-D", "load 3-D", "store 2-D", "store 3-D"):
@@ -38,7 +43,7 @@ def test_the_cases_cover_what_they_should() -> None:
             assert any(name.startswith(f"product {dtype}, N {width}, A in registers") for name in names)
 
 
-@pytest.mark.parametrize("only", ["mbarrier", "elect.sync", "at (-3, -2)", "product bf16, N 8"])
+@pytest.mark.parametrize("only", ["mbarrier", "elect.sync", "at (-8, -2)", "product bf16, N 8"])
 def test_what_is_recorded_compares_equal_and_a_wrong_bit_does_not(
     only: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,6 +79,57 @@ def test_differences_are_told_by_shape_by_type_and_by_size() -> None:
     assert difference(case, zeros + np.nan, zeros) is not None
 
 
+def test_a_fault_where_hardware_traps_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fixture, only = tmp_path / "x.npz.xz", "2-D, swizzle 0, at (7"
+    assert probe.main(["run", "--backend", "emulator", "--out", str(fixture), "--only", only]) == 0
+    provenance, arrays = load(fixture)
+    assert {name: is_fault(found) for name, found in arrays.items()} == {
+        "store 2-D, swizzle 0, at (72, 15)": False, "trapping store 2-D, swizzle 0, at (70, 15)": True,
+    }  # fmt: skip
+    one, other = arrays
+    save(fixture, provenance, {one: np.array("illegal instruction"), other: arrays[one]})
+    assert probe.main(["compare", str(fixture), "--only", only]) == 1
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first == f"{one}: it runs; recorded is the fault: illegal instruction"
+    assert second.startswith(f"{other}: fault: misuse: tma_store_2d: x = 70 elements are 140 bytes; ")
+    assert last == "2 results compared, 2 differ"
+    save(fixture, provenance, {one: arrays[one], other: np.array("illegal instruction")})
+    assert probe.main(["compare", str(fixture), "--only", only]) == 0
+
+
+ENDS: dict[str, Any] = {
+    "well": lambda _: np.arange(3), "exits": lambda _: os._exit(7), "well again": lambda _: np.arange(4),
+    "raises": lambda _: 1 // 0, "hangs": lambda _: time.sleep(600), "at last": lambda _: np.arange(5),
+}  # fmt: skip
+
+
+def test_what_ends_a_process_costs_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = [Case(name, ENDS[name], run) for name, run in ENDS.items()]
+    monkeypatch.setattr(probe_children, "cases", lambda: ending)
+    monkeypatch.setattr(probe_children, "CASE_LIMIT", 2.0)
+    context = multiprocessing.get_context("fork")  # where what is patched stays
+    arrays, errors = probe_children.ask_in_turn(context, "emulator", ending, time.monotonic() + 60)
+    assert {name: found.size for name, found in arrays.items()} == {"well": 3, "well again": 4, "at last": 5}
+    assert errors == {
+        "exits": "the process ended with 7",
+        "raises": "ZeroDivisionError: integer division or modulo by zero",
+        "hangs": "no answer within 2 s",
+    }
+    arrays, errors = probe_children.ask_in_turn(context, "emulator", ending[:2], time.monotonic())
+    assert not arrays
+    assert set(errors.values()) == {"not asked: the time is up"}
+
+
+def test_what_may_trap_is_asked_last_and_what_should_alone() -> None:
+    usual, uncertain, alone = chunks(cases())
+    assert not any(case.may_trap for part in usual for case in part)
+    assert not any(case.emulated for part in uncertain for case in part)
+    assert [len(part) for part in alone] == [1] * 4
+    assert len(usual) == len(uncertain) == 4
+    asked = [case.name for parts in (usual, uncertain, alone) for part in parts for case in part]
+    assert sorted(asked) == sorted(case.name for case in cases())
+
+
 def test_a_box_is_short_of_room_where_its_rows_are_short() -> None:
     tensor = Tensor((64, 8), (64,))
     assert Box(tensor, (0, 0), (16, 8), 128).room == 8 * 128
@@ -94,7 +150,7 @@ def test_what_is_read_is_where_the_layouts_put_it(emulator: EmulatorBackend, swi
 
 @pytest.mark.skipif(not nvrtc.available(), reason="cuda-core or NVRTC is not installed")
 def test_the_kernels_compile() -> None:
-    sources = {case.source(GPU) for case in probe.cases() if not case.name.startswith(("C of", "product"))}
+    sources = {case.source(GPU) for case in cases() if not case.name.startswith(("C of", "product"))}
     small = [source for source in sources if "N = 176" not in source.text and "N = 256" not in source.text]
     assert len(small) == 8
     for source in small:

@@ -324,7 +324,8 @@ class CudaBackend:
         self.synchronize()
         host = np.empty((matrix.lines, matrix.ld), dtype=matrix.dtype.numpy)
         size = host.nbytes
-        if matrix.lines and not isinstance(matrix.owner, DeviceMemory):
+        whole = isinstance(matrix.owner, DeviceMemory) and matrix.owner.pointer == matrix.pointer
+        if matrix.lines and not whole:
             size -= (matrix.ld - matrix.line) * matrix.dtype.itemsize  # the last line of a view may end the allocation
         self._copy("cuMemcpyDtoHAsync", host.ctypes.data, matrix.pointer, size)
         return host

@@ -42,6 +42,9 @@ Box make_box(const void* map, const void* shared, int rank, const int* at, const
   Box box = {tensor_map_at(map, operation), {at[0], at[1], rank > 2 ? at[2] : 0}, 0, 0, 0, &fiber};
   if (box.map.rank != u32(rank))
     fault("misuse", "%s: %d coordinates for a tensor map of rank %u", operation, rank, box.map.rank);
+  if (const long long bytes = (long long)at[0] * box.map.element_bytes; bytes % 16)  // measured on an H200
+    fault("misuse", "%s_%dd: x = %d elements are %lld bytes; the first coordinate must be a multiple of 16 bytes, or "
+          "hardware traps", operation, rank, at[0], bytes);
   const u64 offset = u64(shared) - u64(fiber.shared), limit = fiber.owner->shared_bytes;
   if (offset >= limit || limit - offset < box.map.box_bytes())
     fault("out-of-bounds", "%s: the box of %u bytes at shared%+lld is not in this block's %u bytes of shared memory",
@@ -188,7 +191,12 @@ void tw_tma_load(void* shared_dst, const void* map, void* barrier, int rank, con
 void tw_tma_store(const void* map, const void* shared_src, int rank, const int* at) {
   using namespace tw;
   const Fiber& fiber = *current_fiber();
-  Store& store = g_stores.add({make_box(map, shared_src, rank, at, "tma_store"), g_open_group[fiber.id], false});
+  const Box box = make_box(map, shared_src, rank, at, "tma_store");
+  for (int d = 0; d < rank; ++d)
+    if (at[d] < 0)  // measured on an H200; loads may
+      fault("misuse", "tma_store_%dd: coordinate %d is %d; a store begins inside the tensor or past its end, or hardware "
+            "traps", rank, d, at[d]);
+  Store& store = g_stores.add({box, g_open_group[fiber.id], false});
   ++g_counts.tma_stores;
   begin(store.box, 1u << fiber.cluster_rank, true, u64(__builtin_return_address(0)));
   if (g_policy == AsyncPolicy::kEager) read_shared(store);
