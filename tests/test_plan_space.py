@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import check_plan_space
@@ -156,14 +157,40 @@ def test_legal_plans_are_exact_on_a_gpu(cuda: Backend, plan: TensorPlan) -> None
 # ---- the check of them all -------------------------------------------------------------------------------------------
 
 
-def test_every_plan_was_built_linted_and_run() -> None:
-    if not check_plan_space.OUT.exists():
-        pytest.skip(f"{check_plan_space.OUT.name} is not there: scripts/check_plan_space.py writes it on a GPU")
-    kept = Results(check_plan_space.OUT, any_kernel=True)
+def require_all_right(path: Path) -> None:
+    kept = Results(path, any_kernel=True)
     names = [plan_name(plan) for plan in legal_plans(MAIN)]
     assert list(kept.plans) == names, "the space has changed since: run scripts/check_plan_space.py"
     assert {name: kept.plans[name] for name in kept.missing(names)} == {}
     assert all(found["registers"] <= 255 and found["spill_bytes"] >= 0 for found in kept.plans.values())
     assert all(session["commit"] for session in kept.sessions)
     assert any(session["gpu"] != "none" for session in kept.sessions)
-    assert check_plan_space.OUT.stat().st_size < 1 << 20
+    assert path.stat().st_size < 1 << 20
+
+
+def test_every_plan_was_built_linted_and_run() -> None:
+    if not check_plan_space.OUT.exists():
+        pytest.skip(f"{check_plan_space.OUT.name} is not there: scripts/check_plan_space.py writes it on a GPU")
+    require_all_right(check_plan_space.OUT)
+
+
+def test_a_stale_or_failed_check_shows(tmp_path: Path) -> None:
+    kept, names = Results(tmp_path / "space.json"), [plan_name(plan) for plan in legal_plans(MAIN)]
+    right = {"registers": 168, "spill_bytes": 0, "compile": OK, "lint": OK, "run": OK}
+    kept.sessions = [{"gpu": "NVIDIA H200", "commit": "0123456789ab"}]
+    kept.plans = {name: dict(right) for name in names}
+    kept.write(names)
+    require_all_right(kept.path)
+    for change in ({"run": "C[0, 0] is 1 and not 2"}, {"lint": None}):
+        kept.plans[names[5]] = {**right, **change}
+        kept.write(names)
+        with pytest.raises(AssertionError):
+            require_all_right(kept.path)
+    kept.plans[names[5]] = right
+    kept.write([*names[:7], *names[8:]])
+    with pytest.raises(AssertionError, match="the space has changed since"):
+        require_all_right(kept.path)
+    kept.plans["another"] = right
+    kept.write([*names, "another"])
+    with pytest.raises(AssertionError, match="the space has changed since"):
+        require_all_right(kept.path)
