@@ -57,31 +57,28 @@ Line = dict[str, Any]
 # ---- what is checked -------------------------------------------------------------------------------------------------
 
 
-def products(plan: TensorPlan) -> Iterator[tuple[TensorPlan, Problem, int]]:
-    """What a plan has to multiply: with how many blocks, which problem, and the least of its integers.
+def products(plan: TensorPlan) -> Iterator[tuple[TensorPlan, Problem, bool]]:
+    """What a plan has to multiply: with how many blocks, which problem, and whether it is all 0 and 1.
 
     First nine cluster tiles for two clusters: several for each, which fill the ring more than once, and a last wave
     that half tiles share. Then two cluster tiles for all of the GPU, with K so long that the ring turns in each.
     """
     tall, wide = plan.cluster_m * plan.bm, plan.cluster_n * plan.bn
     few = plan.with_(blocks=2 * plan.cluster)
-    for chosen, (m, n, k), least in (
-        (few, (2 * tall + 25, 2 * wide + 11, 3 * plan.bk + 21), -8),
-        (plan, (tall + 9, wide - 5, (plan.stages + 1) * plan.bk + 8), 0),
+    for chosen, (m, n, k), binary in (
+        (few, (2 * tall + 25, 2 * wide + 11, 3 * plan.bk + 21), False),
+        (plan, (tall + 9, wide - 5, (plan.stages + 1) * plan.bk + 8), True),
     ):
         tight = Problem(m, n, k, plan.dtype, None, plan.a_layout, plan.b_layout)
         lds = {name: -(-(getattr(tight, name) + 1) // 8) * 8 for name in ("lda", "ldb", "ldc")}  # 16-byte boundaries
-        yield chosen, tight.changed(**lds), least
+        yield chosen, tight.changed(**lds), binary
 
 
-def check_run(backend: Backend, plan: TensorPlan, problem: Problem, least: int = -8) -> str:
-    """Multiply integers from ``least`` to 8 (to 1 when it is 0) and compare with numpy: ``OK``, or what is wrong."""
-    rng = np.random.default_rng(plan.bn)
-    if least:
-        a, b = random_operands(problem, seed=plan.bn, fill="integers")
-    else:
-        shapes = (problem.m, problem.k), (problem.k, problem.n)
-        a, b = (rng.integers(0, 2, shape, dtype=np.int8).astype(problem.dtype.numpy) for shape in shapes)
+def check_run(backend: Backend, plan: TensorPlan, problem: Problem, binary: bool = False) -> str:
+    """Multiply integers of -8 to 8, or of 0 and 1, and compare with numpy: ``OK``, or what is wrong."""
+    a, b = random_operands(problem, seed=plan.bn, fill="integers")
+    if binary:
+        a, b = (np.abs(x) % 2 for x in (a, b))
     operands = make_operands(backend, problem, a, b)
     prepare(backend, ladder.rung(plan.rung), plan, operands)(backend)
     found = backend.download(operands.c)
@@ -160,8 +157,8 @@ def _linted(cubins: Sequence[bytes]) -> list[str]:
 def _ran(backend: Backend, plan: TensorPlan) -> tuple[str, bool]:
     """What came of running a plan, and whether the GPU context is good for nothing more."""
     try:
-        for chosen, problem, least in products(plan):
-            if (said := check_run(backend, chosen, problem, least)) != OK:
+        for chosen, problem, binary in products(plan):
+            if (said := check_run(backend, chosen, problem, binary)) != OK:
                 return said, False
     except TilewrightError as error:
         return str(error).splitlines()[0], isinstance(error, LaunchError)

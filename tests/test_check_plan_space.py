@@ -37,18 +37,18 @@ def small_plan(**changes: Any) -> TensorPlan:
 
 def test_a_plan_multiplies_more_tiles_than_blocks_and_fewer() -> None:
     plan = small_plan(cluster_m=2, half_tail=False)
-    (few, first, least), (most, second, none) = products(plan)
+    (few, first, binary), (most, second, other) = products(plan)
     assert (few.cluster_tiles(first), few.blocks) == ((3, 3), 4)
     assert (most.cluster_tiles(second), most) == ((2, 1), plan)
-    assert (least, none) == (-8, 0)
+    assert (binary, other) == (False, True)
     for problem in (first, second):
         assert all(size % step for size, step in ((problem.m, 64), (problem.n, 64), (problem.k, 64)))
     assert second.k > plan.stages * plan.bk
 
 
 def test_both_products_of_a_plan_in_the_emulator(emulator: Backend) -> None:
-    for plan, problem, least in products(small_plan()):
-        assert check_run(emulator, plan, problem, least) == OK
+    for plan, problem, binary in products(small_plan()):
+        assert check_run(emulator, plan, problem, binary) == OK
 
 
 @pytest.mark.parametrize(

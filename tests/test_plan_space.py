@@ -150,8 +150,8 @@ def test_legal_plans_are_exact_and_free_of_races(plan: TensorPlan) -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("plan", sample_plans(MAIN, 60, seed=2), ids=plan_name)
 def test_legal_plans_are_exact_on_a_gpu(cuda: Backend, plan: TensorPlan) -> None:
-    for chosen, problem, least in products(plan):
-        assert check_run(cuda, chosen, problem, least) == OK
+    for chosen, problem, binary in products(plan):
+        assert check_run(cuda, chosen, problem, binary) == OK
 
 
 # ---- the check of them all -------------------------------------------------------------------------------------------
