@@ -151,7 +151,10 @@ def test_committed_records_are_found_and_valid() -> None:
     assert all(r.schema == results.SCHEMA for r in results.recorded())
 
 
-def test_date_and_commit() -> None:
+def test_date_and_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(results.now()) == len("2026-11-29T22:54:00Z")
+    monkeypatch.delenv("TILEWRIGHT_COMMIT", raising=False)
     found = results.commit()
     assert found is None or len(found.removesuffix("-dirty")) == 12
+    monkeypatch.setenv("TILEWRIGHT_COMMIT", "0123456789ab")
+    assert results.commit() == "0123456789ab", "what is named comes before the checkout's own"

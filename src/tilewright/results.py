@@ -203,18 +203,18 @@ def now() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this package runs from, ``-dirty`` after it when files differ.
+    """``TILEWRIGHT_COMMIT``, else that of the checkout that this package runs from, ``-dirty`` after it when files differ.
 
-    Outside a checkout it is ``TILEWRIGHT_COMMIT``, else None.
+    None where there is neither.
     """
-    checkout = _checkout()
-    if checkout is None:
-        return settings.COMMIT.value()
+    checkout, named = _checkout(), settings.COMMIT.value()
+    if named is not None or checkout is None:
+        return named
     try:
         name = _git(checkout, "rev-parse", "--short=12", "HEAD")
         return name + "-dirty" if _git(checkout, "status", "--porcelain", "--untracked-files=no") else name
     except (OSError, subprocess.SubprocessError):
-        return settings.COMMIT.value()
+        return None
 
 
 def _git(checkout: Path, *arguments: str) -> str:

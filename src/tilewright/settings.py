@@ -89,7 +89,7 @@ BACKEND: Setting[str] = Setting(
 
 COMMIT: Setting[str | None] = Setting(
     "TILEWRIGHT_COMMIT",
-    "Commit that measurements record where the package does not run from a git checkout (default: none).",
+    "Commit that measurements record (default: that of the git checkout the package runs from, if any).",
     str,
     None,
 )
