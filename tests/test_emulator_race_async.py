@@ -267,7 +267,7 @@ def test_parties_are_named_as_people_know_them() -> None:
         assert words in caught.value.detail
 
 
-SHOWN = re.compile(r"`(\w+)` of \[\w+\.cu\]\(\.\./tests/kernels/broken/async/(\w+)\.cu\).*?```text\n(.*?)\n```", re.S)
+SHOWN = re.compile(r"`(\w+)` of\s\[\w+\.cu\]\(\.\./tests/kernels/broken/async/(\w+)\.cu\).*?```text\n(.*?)\n```", re.S)
 REPORTS = SHOWN.findall((KERNELS.parents[1] / "docs/emulator.md").read_text("utf-8"))
 
 

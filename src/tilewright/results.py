@@ -203,7 +203,7 @@ def now() -> str:
 
 
 def commit() -> str | None:
-    """``TILEWRIGHT_COMMIT``, else that of the checkout that this package runs from, ``-dirty`` after it when files differ.
+    """``TILEWRIGHT_COMMIT``, else that of the checkout this package runs from, ``-dirty`` after it when files differ.
 
     None where there is neither.
     """
