@@ -1,5 +1,6 @@
 // Barriers in shared memory that count arrivals and bytes, phase by phase. Host side.
 #pragma once
+#include <tw/memory.cuh>
 #include <tw/types.cuh>
 namespace tw {
 struct alignas(8) Mbarrier { u64 state; };

@@ -5,6 +5,8 @@
 // are multiples of 128, and of 8 times the swizzle's span.
 #pragma once
 #include <tw/mbarrier.cuh>
+#include <tw/memory.cuh>
+#include <tw/types.cuh>
 namespace tw {
 // How a kernel is given a tensor: `const __grid_constant__ tw::TensorMap map`.
 struct alignas(64) TensorMap { u64 words[16]; };
