@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 import sass_lint
 from sass_lint import Instruction, Loop, disassemble, loops, main_loops, problems
 
-from tilewright import nvrtc
+from tilewright import ladder, nvrtc
+from tilewright.dtypes import BF16
 from tilewright.errors import CompileError, TilewrightError, UsageError
+from tilewright.plan_tensor import TensorPlan
 from tilewright.source import KernelSource
 
 
@@ -191,3 +194,16 @@ def test_code_out_of_line_belongs_to_its_loop_and_what_lies_between_does_not() -
 def test_a_jump_through_a_register_is_refused() -> None:
     with pytest.raises(UsageError, match="BRX"):
         loops(listing("MOV", "BRX", "EXIT"))
+
+
+# ---- the last rung ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, {"bn": 192, "pingpong": True, "epilogue_columns": 32}], ids=["one", "turns"])
+def test_the_last_columns_are_stored_in_one_place(changes: Mapping[str, Any]) -> None:
+    # Two rows of two columns a block of 64 rows, however many slabs the tile has: what each has lies in its way.
+    rung = ladder.rung(11)
+    plan = rung.plan(BF16, b_layout="column").with_(**changes)
+    code = compiled(rung.source(plan, "gpu", "sm_90a").text)
+    assert isinstance(plan, TensorPlan)
+    assert sum(each.name == "STG" for each in code) == 4 * plan.accumulators // (plan.bn // 2)

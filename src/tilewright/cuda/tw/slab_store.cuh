@@ -1,6 +1,7 @@
 // A warpgroup's accumulators to C through shared memory: stmatrix, then TMA stores that drain under the next tile.
 #pragma once
 #include <tw/fence.cuh>
+#include <tw/fragment.cuh>
 #include <tw/matrix.cuh>
 #include <tw/sync.cuh>
 #include <tw/tma.cuh>
@@ -31,6 +32,21 @@ struct Output {
   __device__ __forceinline__ int whole() const { return n / 8 * 8; }
 };
 
+// The columns of the last chunk, where a tile has them: from the accumulators, under one test a tile. (From each slab,
+// under a test of its own, it was more than half of the kernel.)
+template <int BLOCKS, int ALL>
+__device__ __forceinline__ void store_rest(const Output& out, int row, int col, const float (&acc)[ALL][plan::BN / 2]) {
+  const int whole = out.whole(), rest = whole - col;
+  if (whole == out.n || rest < 0 || rest >= plan::BN) return;
+#pragma unroll
+  for (int i = 0; i < BLOCKS; ++i) {
+    float d[4] = {};
+#pragma unroll
+    for (int e = 0; e < plan::BN / 2; ++e) d[e % 4] = e / 4 == rest / 8 ? acc[i][e] : d[e % 4];
+    store_fragment(out.c, out.ldc, row + i * 64 + int(threadIdx.x) % 128 / 32 * 16, whole, out.m, out.n, d, false);
+  }
+}
+
 // BLOCKS blocks of 64 rows, the first element at (row, col). `next` is the slab to use next, `barrier` a named barrier of
 // this warpgroup's own.
 template <int BLOCKS, int ALL>
@@ -41,6 +57,8 @@ __device__ __forceinline__ void store_slabs(const Output& out, SlabRing& ring, i
   const int thread = int(threadIdx.x) % 128, lane = thread % 32;
   // stmatrix.x4 takes rows 0-15 of columns 0-7 from lanes 0-15, of columns 8-15 from the others.
   const int line = thread / 32 * 16 + lane % 16, upper = lane / 16;
+  store_rest<BLOCKS>(out, row, col, acc);
+  const int first = out.n < 8 ? col + 8 : col;  // with no whole chunk, past the one column that the map has
 #pragma unroll
   for (int s = 0; s < BLOCKS * ACROSS; ++s) {
     const float* d = acc[s / ACROSS] + s % ACROSS * (COLUMNS / 2);
@@ -54,14 +72,10 @@ __device__ __forceinline__ void store_slabs(const Output& out, SlabRing& ring, i
                   pack<plan::T>(d[8 * j + 6], d[8 * j + 7]));
     fence_proxy_async();
     barrier_sync(barrier, 128);
-    const int x = col + s % ACROSS * COLUMNS, y = row + s / ACROSS * 64, rest = out.whole() - x;
+    const int x = first + s % ACROSS * COLUMNS, y = row + s / ACROSS * 64;
     if (thread == 0) {
-      if (rest > 0) tma_store_2d<HINT>(out.map, slab.elements, x, y);
+      tma_store_2d<HINT>(out.map, slab.elements, x, y);
       tma_store_commit();
-    }
-    if (rest >= 0 && rest < COLUMNS && thread < 64 && y + thread < out.m) {
-      for (int e = 0; e < out.n - out.whole(); ++e)
-        out.c[(y + thread) * out.ldc + x + rest + e] = slab.elements[Slab::chunk_at(thread, rest / 8) + e];
     }
     next = next + 1 == plan::EPILOGUE_SLABS ? 0 : next + 1;
   }
