@@ -63,6 +63,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
       for (int i = 0; i < BLOCKS; ++i)
         tw::store_fragment(c, ldc, tile.row + wm + i * 64 + warp % 4 * 16, tile.col, m, n, acc[i], ALIGNED);
     }
+    __syncwarp();
   }
   share.sync();  // nobody leaves while a peer may still write to it or arrive at its barriers
 }
