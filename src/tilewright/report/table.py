@@ -8,6 +8,7 @@ not fit each rung is a list of its figures instead: no figure is ever cut off.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -291,9 +292,16 @@ def arithmetic(rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
         lines = [line for line in ("; ".join(said), *below) if line]
         before = formulas
         if lines:
-            yield Text.assemble((f"{_label(row)}: ", "bold"), lines[0], style=_row_style(row))
+            yield _hanging(f"{_label(row)}: ", lines[0], width, _row_style(row))
         for line in lines[1:]:
             yield Padding(Text(line, "dim"), (0, 0, 0, INDENT if width >= NARROW else 0), expand=False)
+
+
+def _hanging(label: str, said: str, width: int, style: str) -> Text:
+    """A bold label and a sentence, the lines after the first set in."""
+    if width >= NARROW:
+        said = textwrap.fill(label + said, width, subsequent_indent=" " * INDENT, break_on_hyphens=False)[len(label) :]
+    return Text.assemble((label, "bold"), said, style=style)
 
 
 def _in_lines(parts: Sequence[str], width: int) -> list[str]:
