@@ -23,7 +23,7 @@ REASONS_SHOWN = 3
 def counters_block(rung: Rung, _: Sequence[Record]) -> str:
     """What ncu counted at the measured problem, as scripts/probe_counters.py wrote them down."""
     if not FILE.is_file():
-        return "Not measured yet: there are no counters of this rung.\n"
+        return "Not measured yet: there are no counters of this rung at the size that is timed.\n"
     probed = json.loads(FILE.read_text("utf-8"))
     return shown(rung, probed)
 
@@ -33,7 +33,7 @@ def shown(rung: Rung, probed: Mapping[str, Any]) -> str:
     runs = {run["name"]: run for run in probed["runs"]}
     mine = runs.get(probe.name_of(rung))
     if mine is None:
-        return "Not measured yet: there are no counters of this rung.\n"
+        return "Not measured yet: there are no counters of this rung at the size that is timed.\n"
     if mine["plan"] != rung.plan(BF16).to_dict():
         return "Not measured yet: the counters that there are, are of another plan.\n"
     before = ladder.rung(rung.number - 1)

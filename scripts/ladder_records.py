@@ -102,8 +102,13 @@ def ratio(record: Record | None, rival: str) -> str:
     found = None if record is None else next((r for n, r in record.ratios.items() if n.startswith(rival)), None)
     if found is None:
         return MISSING
-    median, low, high = (number(found[key]) for key in ("median", "min", "max"))
+    median, low, high = (_factor(found[key]) for key in ("median", "min", "max"))
     return f"{median}x ({low} to {high})"
+
+
+def _factor(value: float) -> str:
+    """A ratio at three significant digits, zeros at the end among them: 1.00."""
+    return f"{value:#.3g}" if value < 99.5 else number(value)
 
 
 def rungs_below(rung: Rung) -> list[Rung]:
@@ -180,7 +185,9 @@ def expectation_block(rung: Rung, records: Sequence[Record]) -> str:
     if record is not None:
         parts = [f"{tflops(record)} TFLOPS, {percent(record, rung)} of the roof"]
         for other in rungs_below(rung):
-            parts.append(f"{ratio(record, f'{other.number} {other.name}')} to rung {other.number}")
+            found = ratio(record, f"{other.number} {other.name}")
+            if found != MISSING:  # of another run: no ratio
+                parts.append(f"{found} to rung {other.number}")
         said = "; ".join(parts)
     return table([f"expected of this step, {dtype} on an H100", f"recorded, {dtype} on an {GPU.name}"],
                  [[EXPECTED[rung.number], said]], left=2)  # fmt: skip

@@ -11,14 +11,13 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from pathlib import Path
 
 import tensor_table
 from ladder_records import GPU, ROOT, SIZE, of_gpu, on_tensor_cores, record_of
 
 from tilewright import ladder, results, roofline
-from tilewright.dtypes import BF16, FP32, DType
+from tilewright.dtypes import BF16, FP32
 from tilewright.results import Record
 
 BEGIN = "<!-- {} table: written by scripts/readme_table.py from results/, do not edit -->"
@@ -42,9 +41,9 @@ def table(records: Sequence[Record]) -> str:
         for record in found.values():
             cells += [*_speed(record, on_tensor_cores(rung)), _ratio(record)]
         lines.append(f"| {' | '.join(cells)} |\n")
-    for fp32, bf16 in zip_longest(*(_vendors(mine, shown, d) for d in DTYPES)):
-        cells = [*_speed(fp32, False), "", *_speed(bf16, True), ""]
-        lines.append(f"| | {(fp32 or bf16).name}, in the same run | {' | '.join(cells)} |\n")
+    for where, beside in _vendors(mine, shown).items():
+        cells = [*_speed(beside.get("fp32"), False), "", *_speed(beside.get("bf16"), True), ""]
+        lines.append(f"| | {where} | {' | '.join(cells)} |\n")
     lines += ["\n", _provenance(shown), "\n"]
     return "".join(lines)
 
@@ -64,12 +63,16 @@ def _ratio(record: Record | None) -> str:
     return "-"
 
 
-def _vendors(records: Sequence[Record], shown: Sequence[Record], dtype: DType) -> list[Record]:
-    """The vendor's records at a dtype of the runs that are shown."""
-    runs = {record.provenance.date for record in shown}
-    return [
-        r for r in results.select(records, what="vendor", dtype=dtype.name) if r.provenance.date in runs and r.tflops
-    ]
+def _vendors(records: Sequence[Record], shown: Sequence[Record]) -> dict[str, dict[str, Record]]:
+    """The vendor's records of the runs that are shown, by which rungs stood beside it there and by dtype."""
+    found: dict[str, dict[str, Record]] = {}
+    for dtype in DTYPES:
+        for vendor in results.select(records, what="vendor", dtype=dtype.name):
+            same_run = [r.rung for r in shown if r.provenance.date == vendor.provenance.date and r.rung is not None]
+            if same_run and vendor.tflops:
+                where = f"{vendor.name}, in the run of rungs {min(same_run)} to {max(same_run)}"
+                found.setdefault(where, {})[dtype.name] = vendor
+    return found
 
 
 def _provenance(shown: Sequence[Record]) -> str:

@@ -36,9 +36,8 @@ def measured(records: Sequence[Record], row: Row) -> list[Record]:
 
 
 def rows_block(records: Sequence[Record]) -> str:
-    """Every row with its plan, its speed, the two ratios and what is asked of them."""
-    rows = read_rows()
-    shown = [(row, measured(records, row)) for row in rows]
+    """Every row of the main kernel with its plan, its speed, the two ratios and what is asked of them."""
+    shown = _main_kernel(records)
     plan = "plan, where it is not the rung's own"
     head = ["problem", "A, B", plan, "runs", "TFLOPS", *_RIVALS, "asked", "MHz", "busy"]
     lines = [
@@ -61,7 +60,7 @@ def rows_block(records: Sequence[Record]) -> str:
 
 def summary(records: Sequence[Record]) -> str:
     """The rows of the main kernel at a glance, for the README."""
-    shown = [(row, measured(records, row)) for row in read_rows() if row.candidate.rung.number == LAST]
+    shown = _main_kernel(records)
     head = ["problem", "A, B", "TFLOPS", *_RIVALS]
     lines = [
         [
@@ -74,6 +73,10 @@ def summary(records: Sequence[Record]) -> str:
         for row, found in shown
     ]
     return f"{table(head, lines, left=2)}\n{_provenance([r for _, found in shown for r in found])}"
+
+
+def _main_kernel(records: Sequence[Record]) -> list[tuple[Row, list[Record]]]:
+    return [(row, measured(records, row)) for row in read_rows() if row.candidate.rung.number == LAST]
 
 
 def differences(row: Row) -> str:
@@ -136,12 +139,13 @@ def _median(found: Sequence[Record], of: Callable[[Record], float | None], digit
 
 
 def _ratio(found: Sequence[Record], rival: str) -> str:
-    """The median over the runs of each run's median, with the lowest and the highest run."""
-    values = [record.ratios[rival]["median"] for record in found if rival in record.ratios]
-    if not values:
+    """The median over the runs of each run's median; in brackets the lowest and highest run, of one run its rounds."""
+    ratios = [record.ratios[rival] for record in found if rival in record.ratios]
+    if not ratios:
         return MISSING
-    spread = f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else ""
-    return f"{statistics.median(values):.3f}x{spread}"
+    values = [ratio["median"] for ratio in ratios]
+    low, high = (min(values), max(values)) if len(values) > 1 else (ratios[0]["min"], ratios[0]["max"])
+    return f"{statistics.median(values):.3f}x ({low:.3f} to {high:.3f})"
 
 
 def _provenance(shown: Sequence[Record]) -> str:

@@ -48,10 +48,10 @@ def test_measured_blocks_show_the_newest_run() -> None:
     shown = ladder_records.measured_block(rung, records)
     assert "| TFLOPS | 33.5 | - |" in shown
     assert "| of the fp32 roof | 50% | - |" in shown
-    assert "| to rung 1 | 1.5x (1.25 to 1.75) | - |" in shown
+    assert "| to rung 1 | 1.50x (1.25 to 1.75) | - |" in shown
     assert "| time, us (lowest to highest) | 2,500.0 (2,400.0 to 2,600.0) | - |" in shown
     assert "NVIDIA H200, 2026-11-30T12:00:00Z; driver 580.1" in shown
-    assert "| 15 to 20 TFLOPS | 33.5 TFLOPS, 50% of the roof; 1.5x (1.25 to 1.75) to rung 1; 9x (1.25 to 1.75)" in (
+    assert "| 15 to 20 TFLOPS | 33.5 TFLOPS, 50% of the roof; 1.50x (1.25 to 1.75) to rung 1; 9.00x (1.25 to 1.75)" in (
         ladder_records.expectation_block(rung, records)
     )
     assert re.search(r"\| fp32 adjacent .* 22.2 \|", ladder_simt.mistake_block(rung, records))
@@ -110,6 +110,8 @@ def test_rows_of_the_main_kernel_are_those_of_their_plans() -> None:
     runs = [made(1.04, 690.0), made(1.05, 700.0), made(1.07, 710.0), made(9.0, 990.0, rung=10)]
     assert "| 3 | 700 | 1.050x (1.040 to 1.070) | - | 1.03x cuBLAS, 1.01x cublasLt |" in tensor_table.rows_block(runs)
     assert "| 700 | 1.050x (1.040 to 1.070) | - |" in tensor_table.summary(runs)
+    assert "| 700 | 1.050x (0.000 to 2.000) | - |" in tensor_table.summary(runs[1:2])  # of one run, its rounds
+    assert "rung 5" not in tensor_table.rows_block(runs)  # the ladder's tables have it
     assert "NVIDIA H200; driver 580.1; 2026-11-30; tilewright at abc. slots." in tensor_table.summary(runs)
 
 

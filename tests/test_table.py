@@ -190,7 +190,15 @@ def test_the_tensor_core_rungs(width: int, more: dict[str, Any]) -> None:
     assert "T moved by TMA" in flat
     assert "TMA counted for 2 blocks: 18 copies, 131,072 B, 65,536 B saved by multicast" in flat
     assert "TMA counted for a block: 18 copies, 131,072 B" in flat
-    assert ("L2 bandwidth: the tile asks 48 B/clk of about 40" in flat) == (width < 110)
+    assert ("L2 bandwidth: the tile asks 48 of about 40 B/clk" in flat) == (width < 110)
+
+
+def test_arithmetic_is_shown_where_a_rung_changes_it() -> None:
+    shown = text(climb(*(tensor_row(rung, name) for rung, name in TENSOR_NAMES.items())), 80)
+    assert shown.count("(64 + 256) x 2 B / (64 x 256)") == 1
+    assert shown.count("2 x 256 x 256 / ((256 + 256) x 2 B)") == 1
+    assert "\n    2 x 256 x 256 / ((256 + 256) x 2 B) = 128 FLOP/B\n" in shown
+    assert "above: counted" in shown
 
 
 def test_a_failure_is_loud_without_colour_too() -> None:

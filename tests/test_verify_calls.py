@@ -206,7 +206,7 @@ def test_too_long_a_k_has_no_bound() -> None:
 def test_a_failed_report_raises_with_its_words() -> None:
     a, b = random_operands(Problem(2, 3, 4), 1, "integers")
     c = right_result(Problem(2, 3, 4), a, b)
-    assert str(verify(c, a, b)) == "all 6 elements right, largest error 0 of the bound"
+    assert str(verify(c, a, b)) == "all 6 elements within 0 of the bound"
     c[1, 2] = np.nan
     want = float(a[1].astype(np.float64) @ b[:, 2])
     with pytest.raises(

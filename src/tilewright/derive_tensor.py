@@ -113,32 +113,30 @@ def bottleneck(plan: TensorPlan, gpu: GpuSpec) -> str:
         return f"mma.sync: about {share:.0%} of the tensor roof, {tflops:.0f} TFLOPS; ldmatrix reads {reads}"
     if plan.rung < TMA:
         copies = plan.tile_bytes // COPY_BYTES // plan.threads
-        return f"the warps that multiply also load: {copies} copies a thread and K-step; wgmma reads {reads}"
+        return f"the warps that multiply also load, {copies} copies a thread and K-step; wgmma reads {reads}"
     if plan.rung < SPECIALISED:
-        return (
-            f"a thread that multiplies refills the ring, when all {4 * plan.consumers} warps have read a stage; "
-            f"at most {_kb(int(in_flight(plan).value))} in flight"
-        )
+        in_all = _kb(int(in_flight(plan).value))
+        return f"a thread that multiplies loads, once all {4 * plan.consumers} warps have read; {in_all} in flight"
     epilogue = _epilogue(plan, gpu)
     if not plan.persistent:
-        return f"one tile a block: its first loads and its epilogue overlap with nothing; {epilogue}"
+        return f"one tile a block: nothing hides first loads and epilogue, {epilogue}"
     asked, there = roofline_tensor.l2_demand(intensity_of(plan).value, gpu).value, roofline_tensor.l2_supply(gpu)
-    from_l2 = f"{number(round(asked, 1))} B/clk" + (f" of about {there.value:.0f}" if there else "")
+    from_l2 = number(round(asked, 1)) + (f" of about {there.value:.0f}" if there else "") + " B/clk"
     if there is not None and asked > there.value:
         return f"L2 bandwidth: the tile asks {from_l2}, so {there.value / asked:.0%} of the roof"
     if plan.rung < LAST:
         return f"epilogue: nothing multiplies meanwhile; {epilogue}"
-    return f"tensor cores and their power: L2 gives {from_l2}, the shared-memory port {reads}"
+    return f"tensor cores and their power: L2 gives {from_l2}, shared memory {reads}"
 
 
 def _epilogue(plan: TensorPlan, gpu: GpuSpec) -> str:
-    """The time that C's tile takes beside its K loop, were it stored as fast as L2 delivers."""
+    """The least time that C's tile takes beside its K loop: were it stored in whole sectors, as fast as L2 delivers."""
     c_bytes, rate = plan.bm * plan.bn * plan.dtype.itemsize, roofline_tensor.l2_supply(gpu)
     loop = roofline_tensor.tensor_clocks(plan.bm * plan.bn * LOOP_DEPTH, gpu).value
-    said = f"{_kb(c_bytes)} of C"
+    after = f"after {number(loop)} (K = {LOOP_DEPTH})"
     if rate is None:
-        return f"{said} a tile, after {number(loop)} clk of K = {LOOP_DEPTH}"
-    return f"{said}, about {c_bytes / rate.value:,.0f} clk after {number(loop)} of K = {LOOP_DEPTH}"
+        return f"{_kb(c_bytes)} of C a tile, {after.replace(' (', ' clk (')}"
+    return f"{c_bytes / rate.value:,.0f} clk or more {after}"
 
 
 def _kb(count: int) -> str:

@@ -89,7 +89,7 @@ class Report:
 
     def __str__(self) -> str:
         if self.ok:
-            return f"all {self.checked:,} elements right, largest error {self.max_error_over_bound:.2g} of the bound"
+            return f"all {self.checked:,} elements within {self.max_error_over_bound:.2g} of the bound"
         return f"{self.bad_count:,} of {self.checked:,} elements wrong, first {self.first_bad}"
 
 

@@ -66,7 +66,8 @@ def diff(
         )
         return
     output.say(f"{after.number} {after.name}: {after.idea}")
-    output.say(f"{found.added} lines added, {found.removed} removed, {found.moved} of them into a shared header")
+    moved = f", {found.moved} of these into a shared header" if found.moved else ""
+    output.say(f"{found.added} lines added, {found.removed} removed{moved}")
     console = output.stdout()
     for line in found.lines:
         console.print(Text(line, style=_style(line)), soft_wrap=True)

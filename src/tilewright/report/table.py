@@ -8,6 +8,7 @@ not fit each rung is a list of its figures instead: no figure is ever cut off.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +16,18 @@ from typing import Any
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from tilewright import roofline
 
 WIDE = 110
+NARROW = 40
+INDENT = 4  # of what stands under a rung's line
 BY_TMA = "T"
-TMA = f"{BY_TMA} moved by TMA: whole boxes, which are no requests of lanes and fetch no sector in vain"
+TMA = f"{BY_TMA} moved by TMA, in whole boxes: no requests of lanes"
+HALVES = "above: counted (a tile, K cut to 128) or measured; below: plan, ideal or roof"
 GUESSED = "~ by guess: lanes of a warp passed some access unequally often, so its requests are not known exactly"
 
 Row = Mapping[str, Any]
@@ -247,6 +252,8 @@ def notes(rows: Sequence[Row]) -> Iterator[Text]:
     recorded = sorted({_recorded_label(row) for row in rows if row.get("recorded")})
     if recorded and not _timed(rows):
         yield Text("* " + "; ".join(recorded), "dim italic")
+    if any(row.get("counted") for row in rows):
+        yield Text(HALVES, "dim italic")
     if any(BY_TMA in _sectors(row, "sectors_per_request") for row in rows):
         yield Text(TMA, "dim italic")
     if any(_guess(row) for row in rows):
@@ -270,18 +277,34 @@ def _row_style(row: Row) -> str:
     return "dim" if row.get("counter_example") else ""
 
 
-def arithmetic(rows: Sequence[Row], width: int) -> Iterator[Text]:
-    """A line a rung: where its derived figures come from, what limits it where no column says it, what TMA moved."""
+def arithmetic(rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
+    """What limits a rung where no column says it, its plan's arithmetic where that is new, and what TMA moved."""
+    before: list[str] = []
     for row in rows:
         derived = row.get("derived") or {}
         if row.get("fault"):
             yield Text.assemble((f"{_label(row)}: ", "bold"), (str(row["fault"]), "red"))
-        said = [str(derived["formula"])] if derived.get("formula") else []
+        said = [row["counter_example"]] if isinstance(row.get("counter_example"), str) else []
         if width < WIDE and derived.get("bottleneck"):
             said.append(str(derived["bottleneck"]))
-        if copies := _copies(row):
-            said.append(copies)
-        if row.get("counter_example") and isinstance(row["counter_example"], str):
-            said.insert(0, row["counter_example"])
-        if said:
-            yield Text.assemble((f"{_label(row)}: ", "bold"), "; ".join(said), style=_row_style(row))
+        formulas = str(derived["formula"]).split("; ") if derived.get("formula") else []
+        below = [*_in_lines([formula for formula in formulas if formula not in before], width), _copies(row)]
+        lines = [line for line in ("; ".join(said), *below) if line]
+        before = formulas
+        if lines:
+            yield _hanging(f"{_label(row)}: ", lines[0], width, _row_style(row))
+        for line in lines[1:]:
+            yield Padding(Text(line, "dim"), (0, 0, 0, INDENT if width >= NARROW else 0), expand=False)
+
+
+def _hanging(label: str, said: str, width: int, style: str) -> Text:
+    """A bold label and a sentence, the lines after the first set in."""
+    if width >= NARROW:
+        said = textwrap.fill(label + said, width, subsequent_indent=" " * INDENT, break_on_hyphens=False)[len(label) :]
+    return Text.assemble((label, "bold"), said, style=style)
+
+
+def _in_lines(parts: Sequence[str], width: int) -> list[str]:
+    """Side by side where they fit, else one under another."""
+    beside = "; ".join(parts)
+    return [beside] if len(beside) + INDENT <= width else list(parts)
