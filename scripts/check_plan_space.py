@@ -174,7 +174,7 @@ def kernel_digest() -> str:
 
 
 class Results:
-    """The file: which kernel text, the sessions that checked it, and what came of each step for each plan.
+    """The file: which kernel text, the runs that checked it, and what came of each step for each plan.
 
     Nothing is read from the file of another kernel text, unless ``any_kernel``.
     """
@@ -182,12 +182,12 @@ class Results:
     def __init__(self, path: Path, *, any_kernel: bool = False) -> None:
         self.path = path
         self.head: Line = {"rung": LAST, "arch": ARCH, "kernel": kernel_digest()}
-        self.sessions: list[Line] = []
+        self.runs: list[Line] = []
         self.plans: dict[str, Line] = {}
         with suppress(FileNotFoundError):
             read = json.loads(path.read_text(encoding="utf-8"))
             if any_kernel or all(read[key] == value for key, value in self.head.items()):
-                self.sessions, self.plans = read["sessions"], read["plans"]
+                self.runs, self.plans = read["runs"], read["plans"]
 
     def add(self, name: str, answer: Line) -> None:
         """Add to what is known of a plan."""
@@ -197,8 +197,8 @@ class Results:
         """Write all of it, the plans of these names in this order: a line each."""
         lines = [f"{json.dumps(name)}: {json.dumps(self.plans[name])}" for name in names if name in self.plans]
         head = [f"{json.dumps(key)}: {json.dumps(value)}," for key, value in self.head.items()]
-        sessions = ",\n".join(json.dumps(each) for each in self.sessions)
-        text = "\n".join(["{", *head, '"sessions": [', sessions, "],", '"plans": {', ",\n".join(lines), "}", "}", ""])
+        runs = ",\n".join(json.dumps(each) for each in self.runs)
+        text = "\n".join(["{", *head, '"runs": [', runs, "],", '"plans": {', ",\n".join(lines), "}", "}", ""])
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.path.with_suffix(".new")
         fresh.write_text(text, encoding="utf-8")
@@ -209,7 +209,7 @@ class Results:
         return [name for name in names if any(self.plans.get(name, {}).get(step) != OK for step in steps)]
 
 
-def session(steps: Sequence[str]) -> Line:
+def provenance(steps: Sequence[str]) -> Line:
     """Where and how the plans of a run were checked, as a record's provenance."""
     device: Mapping[str, Any] = {}
     gpu, driver = "none", None
@@ -263,7 +263,7 @@ def check_all(out: Path, limit_s: float, workers: int, first: int | None) -> int
     todo = todo[:first]
     print(f"{len(names)} plans, {len(todo)} to {', '.join(steps)}", flush=True)
     if todo:
-        kept.sessions.append(session(steps))
+        kept.runs.append(provenance(steps))
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as many processes as cores multiply at the same time
     pool = Pool([sys.executable, __file__, "--work", *steps], workers)
     left_s = limit_s - (time.monotonic() - start)

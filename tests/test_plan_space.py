@@ -163,8 +163,8 @@ def require_all_right(path: Path) -> None:
     assert list(kept.plans) == names, "the space has changed since: run scripts/check_plan_space.py"
     assert {name: kept.plans[name] for name in kept.missing(names)} == {}
     assert all(found["registers"] <= 255 and found["spill_bytes"] >= 0 for found in kept.plans.values())
-    assert all(session["commit"] for session in kept.sessions)
-    assert any(session["gpu"] != "none" for session in kept.sessions)
+    assert all(run["commit"] for run in kept.runs)
+    assert any(run["gpu"] != "none" for run in kept.runs)
     assert path.stat().st_size < 1 << 20
 
 
@@ -177,7 +177,7 @@ def test_every_plan_was_built_linted_and_run() -> None:
 def test_a_stale_or_failed_check_shows(tmp_path: Path) -> None:
     kept, names = Results(tmp_path / "space.json"), [plan_name(plan) for plan in legal_plans(MAIN)]
     right = {"registers": 168, "spill_bytes": 0, "compile": OK, "lint": OK, "run": OK}
-    kept.sessions = [{"gpu": "NVIDIA H200", "commit": "0123456789ab"}]
+    kept.runs = [{"gpu": "NVIDIA H200", "commit": "0123456789ab"}]
     kept.plans = {name: dict(right) for name in names}
     kept.write(names)
     require_all_right(kept.path)
