@@ -77,13 +77,13 @@ def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch, wrong: str, said
 def test_a_file_goes_on_where_it_was_left(tmp_path: Path) -> None:
     path = tmp_path / "new" / "space.json"
     kept = Results(path)
-    kept.sessions.append({"gpu": "none"})
+    kept.runs.append({"gpu": "none"})
     kept.add(NAMES[1], {"compile": OK, "lint": OK})
     kept.add(NAMES[0], {"compile": OK, "lint": OK, "run": OK})
     kept.add(NAMES[2], {"compile": OK, "lint": OK, "run": "wrong"})
     kept.write(NAMES)
     again = Results(path)
-    assert again.sessions == [{"gpu": "none"}]
+    assert again.runs == [{"gpu": "none"}]
     assert again.missing(NAMES[:4]) == NAMES[1:4]
     assert again.missing(NAMES[:4], ["compile", "lint"]) == NAMES[3:4]
     again.add(NAMES[1], {"run": OK})
@@ -121,7 +121,7 @@ def test_a_run_does_what_is_missing_and_again_what_was_wrong(
     monkeypatch.setattr(check_plan_space, "Pool", FakePool)
     monkeypatch.setattr(check_plan_space, "legal_plans", lambda number: legal_plans(number)[:6])
     monkeypatch.setattr(check_plan_space, "steps_here", lambda: steps)
-    monkeypatch.setattr(check_plan_space, "session", lambda steps: {"method": ", ".join(steps)})
+    monkeypatch.setattr(check_plan_space, "provenance", lambda steps: {"method": ", ".join(steps)})
     assert check_plan_space.check_all(path, 60, 2, None) == 1
     said = capsys.readouterr().out
     assert f"{lost}: lint: no answer within 60 s" in said
@@ -133,7 +133,7 @@ def test_a_run_does_what_is_missing_and_again_what_was_wrong(
     assert "6 plans: 6 right, 0 wrong, 0 not all done" in capsys.readouterr().out
     assert check_plan_space.check_all(path, 60, 2, None) == 0
     assert handed_out == [sorted(NAMES), NAMES[2:3], sorted(NAMES), []]
-    assert [session["method"] for session in Results(path).sessions] == [
+    assert [run["method"] for run in Results(path).runs] == [
         "compile, lint", "compile, lint", "compile, lint, run",
     ]  # fmt: skip
 
