@@ -12,6 +12,7 @@ from tilewright.backends.base import Backend, Kernel, Matrix, TensorMap
 from tilewright.errors import UsageError
 from tilewright.ladder import Rung
 from tilewright.plan import Plan
+from tilewright.plan_tensor import LAST, TMA
 from tilewright.problem import Problem
 from tilewright.source import KernelSource, Target
 
@@ -135,9 +136,10 @@ def require_tma(plan: Plan, operands: Operands) -> None:
         name, matrix = each.operand.upper(), getattr(operands, each.operand)
         if not matrix.aligned16:
             apart = matrix.ld * matrix.dtype.itemsize
+            taken = (LAST if each.operand == "c" else TMA) - 1  # C goes by TMA in the last rung alone
             raise UsageError(
                 f"rung {plan.rung} moves {name} by TMA, whose lines start on 16-byte boundaries; it lies at "
-                f"{matrix.pointer:#x} with {matrix.layout}s {apart} bytes apart, which rungs up to 6 take"
+                f"{matrix.pointer:#x} with {matrix.layout}s {apart} bytes apart, which rungs up to {taken} take"
             )
 
 
