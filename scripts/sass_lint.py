@@ -237,7 +237,7 @@ def main_loops(code: Sequence[Instruction]) -> list[Loop]:
 
 
 def problems(code: Sequence[Instruction]) -> list[str]:
-    """What breaks the rules of this module: a sentence for each kind in each main loop; or that there is no such loop."""
+    """What breaks the rules of this module: a sentence a kind and main loop, or that there is no such loop."""
     names = {instruction.name for instruction in code}
     main, multiply = main_loops(code), multiply_of(code)
     found = []
