@@ -173,10 +173,7 @@ def climb(
     layouts = (a_layout, b_layout)
     chosen = select(rungs, None if dtype is None else look_up(dtype), *layouts)
     result = ClimbResult(shape, layouts, place.name, device, gpu, assumed, [])
-    problems = {kind: Problem(*shape, kind, None, *layouts) for kind in chosen}
-    for kind, climbed in chosen.items():
-        if any(rung.uses_tma for rung in climbed):
-            problems[kind] = problems[kind].padded()
+    problems = posed(shape, chosen, layouts)
     emulated = isinstance(place, EmulatorBackend)
     jobs = {kind: plan_rows(problems[kind], climbed, gpu, emulated=emulated) for kind, climbed in chosen.items()}
     total = sum(len(rows) + 2 for rows in jobs.values())
@@ -217,6 +214,15 @@ def climb(
     tell(total, total, "done")
     _compare(result.rows)
     return result
+
+
+def posed(
+    shape: tuple[int, int, int], chosen: Mapping[DType, Sequence[Rung]], layouts: tuple[Layout, Layout]
+) -> dict[DType, Problem]:
+    """The problem that the rungs of each dtype are run on: with lines of 16 bytes where one of them uses TMA."""
+    tight = {kind: Problem(*shape, kind, None, *layouts) for kind in chosen}
+    uses_tma = {kind: any(rung.uses_tma for rung in climbed) for kind, climbed in chosen.items()}
+    return {kind: problem.padded() if uses_tma[kind] else problem for kind, problem in tight.items()}
 
 
 def plan_rows(problem: Problem, chosen: Sequence[Rung], gpu: GpuSpec, *, emulated: bool = False) -> list[Row]:
