@@ -25,7 +25,7 @@ from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as look_up
 from tilewright.errors import CompileError, EmulatorFault, LaunchError, UnavailableError
 from tilewright.gpu import GpuSpec, get_gpu, query_gpu
-from tilewright.ladder import CounterExample, Rung, select
+from tilewright.ladder import CounterExample, Rung, posed, select
 from tilewright.operands import random_operands
 from tilewright.plan import Plan
 from tilewright.plan_tensor import TensorPlan
@@ -214,15 +214,6 @@ def climb(
     tell(total, total, "done")
     _compare(result.rows)
     return result
-
-
-def posed(
-    shape: tuple[int, int, int], chosen: Mapping[DType, Sequence[Rung]], layouts: tuple[Layout, Layout]
-) -> dict[DType, Problem]:
-    """The problem that the rungs of each dtype are run on: with lines of 16 bytes where one of them uses TMA."""
-    tight = {kind: Problem(*shape, kind, None, *layouts) for kind in chosen}
-    uses_tma = {kind: any(rung.uses_tma for rung in climbed) for kind, climbed in chosen.items()}
-    return {kind: problem.padded() if uses_tma[kind] else problem for kind, problem in tight.items()}
 
 
 def plan_rows(problem: Problem, chosen: Sequence[Rung], gpu: GpuSpec, *, emulated: bool = False) -> list[Row]:

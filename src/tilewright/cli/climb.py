@@ -58,7 +58,7 @@ def climb(
 
     if shape is not None:
         chosen = ladder.select(rungs, None if dtype is None else dtypes.dtype(dtype), *layout)
-        for problem in engine.posed(shape, chosen, layout).values():
+        for problem in ladder.posed(shape, chosen, layout).values():
             require_memory(problem)
     if record is not None:
         _require_appendable(record)
