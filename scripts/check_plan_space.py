@@ -279,7 +279,7 @@ def check_all(out: Path, limit_s: float, workers: int, first: int | None) -> int
                 kept.write(names)
     finally:
         kept.write(names)
-    wrong = [name for name, found in kept.plans.items() if any(found.get(step, OK) != OK for step in STEPS)]
+    wrong = [name for name in names if any(kept.plans.get(name, {}).get(step, OK) != OK for step in STEPS)]
     right = len(names) - len(kept.missing(names))
     print(f"{len(names)} plans: {right} right, {len(wrong)} wrong, {len(names) - right - len(wrong)} not all done")
     return 1 if wrong else 0

@@ -10,6 +10,8 @@ kernel has) or that issues TMA loads and waits between them. In one there must b
   wider scope than it needs to be compiles to them;
 - in those with TMA loads as well, no memory barrier at all: data that arrive by TMA are waited for at an ``mbarrier``.
 
+A kernel with no loop that multiplies is one that the lint did not understand, and a problem too.
+
 ``python scripts/sass_lint.py FILE.cubin ...`` prints the main loops of each file and what is wrong with them. The
 disassembler is ``nvdisasm``, from the package nvidia-cuda-nvdisasm or on PATH.
 """
@@ -218,11 +220,15 @@ def innermost(nest: Sequence[Loop], wanted: Callable[[Loop], bool]) -> Iterator[
         yield from inside or [loop]
 
 
+def multiply_of(code: Sequence[Instruction]) -> str:
+    """What a kernel's main loops are for."""
+    names = {instruction.name for instruction in code}
+    return next((name for name in MULTIPLIES if name in names), MULTIPLIES[-1])
+
+
 def main_loops(code: Sequence[Instruction]) -> list[Loop]:
     """The innermost loops that multiply, and those that issue TMA loads and wait."""
-    names = {instruction.name for instruction in code}
-    multiply = next((name for name in MULTIPLIES if name in names), MULTIPLIES[-1])
-    nest = loops(code)
+    nest, multiply = loops(code), multiply_of(code)
     found = [
         *innermost(nest, lambda loop: loop.has(multiply)),
         *innermost(nest, lambda loop: loop.has(LOADS) and loop.has(WAITS)),
@@ -231,10 +237,13 @@ def main_loops(code: Sequence[Instruction]) -> list[Loop]:
 
 
 def problems(code: Sequence[Instruction]) -> list[str]:
-    """What breaks the rules of this module: a sentence for each kind in each main loop."""
+    """What breaks the rules of this module: a sentence a kind and main loop, or that there is no such loop."""
     names = {instruction.name for instruction in code}
+    main, multiply = main_loops(code), multiply_of(code)
     found = []
-    for loop in main_loops(code):
+    if not any(loop.has(multiply) for loop in main):
+        found.append(f"no loop that multiplies with {multiply} was found, so that none was checked")
+    for loop in main:
         broken: dict[str, list[Instruction]] = {}
         for instruction in loop.code:
             if reason := _reason(instruction, "HGMMA" in names, LOADS in names):

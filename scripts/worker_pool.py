@@ -144,7 +144,7 @@ class _Process:
             except queue.Empty:
                 yield f"no answer within {patience:g} s"
                 return
-            if line is None:
+            if line is None or not line.endswith("\n"):  # it has ended, perhaps in the middle of an answer
                 status = self._process.wait()
                 if status > 0 or (status == 0 and self._fresh):
                     raise RuntimeError(f"a worker ended with status {status}" + " and no answer" * self._fresh)

@@ -133,6 +133,11 @@ def test_a_run_does_what_is_missing_and_again_what_was_wrong(
     assert "6 plans: 6 right, 0 wrong, 0 not all done" in capsys.readouterr().out
     assert check_plan_space.check_all(path, 60, 2, None) == 0
     assert handed_out == [sorted(NAMES), NAMES[2:3], sorted(NAMES), []]
+    kept = Results(path)
+    kept.add("a plan that the space had once", {"compile": "wrong"})
+    kept.write([*NAMES, "a plan that the space had once"])
+    assert check_plan_space.check_all(path, 60, 2, None) == 0
+    assert "6 plans: 6 right, 0 wrong, 0 not all done" in capsys.readouterr().out
     assert [run["method"] for run in Results(path).runs] == [
         "compile, lint", "compile, lint", "compile, lint, run",
     ]  # fmt: skip
@@ -149,6 +154,9 @@ for line in sys.stdin:
             time.sleep(60)
         if task == "crashes":
             os.kill(os.getpid(), signal.SIGSEGV)
+        if task == "dies while it answers":
+            os.write(1, b'{"task": ')
+            os.kill(os.getpid(), signal.SIGKILL)
         if task == "raises":
             raise SystemExit(3)
         print(json.dumps({"task": task, "by": os.getpid()}), flush=True)
@@ -165,11 +173,15 @@ def pool(tmp_path: Path, workers: int, text: str = WORKER) -> Pool:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_one_task_is_lost_and_not_the_others(tmp_path: Path, workers: int) -> None:
-    tasks = ["a", "hangs", "b", "c", "crashes", "d", "breaks its GPU", "e", "f"]
+    tasks = ["a", "hangs", "b", "c", "crashes", "d", "breaks its GPU", "e", "dies while it answers", "f"]
     found = dict(pool(tmp_path, workers).run(tasks, at_once=4, seconds=60))
     assert sorted(found) == sorted(tasks)
     lost = {task: answer for task, answer in found.items() if isinstance(answer, str)}
-    assert lost == {"hangs": "no answer within 1 s", "crashes": "its process was ended by signal 11"}
+    assert lost == {
+        "hangs": "no answer within 1 s",
+        "crashes": "its process was ended by signal 11",
+        "dies while it answers": "its process was ended by signal 9",
+    }
     assert all(found[task]["task"] == task for task in tasks if task not in lost)  # type: ignore[index]
     assert found["breaks its GPU"]["by"] != found["e"]["by"]  # type: ignore[index]
 

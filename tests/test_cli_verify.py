@@ -11,6 +11,7 @@ import pytest
 from cli_runner import process, run, squeezed
 
 from tilewright import ladder
+from tilewright.cli import options
 
 
 def test_verify_json_and_padded_rows() -> None:
@@ -152,3 +153,13 @@ def test_verify_exits_1_on_a_wrong_kernel(
     assert squeezed(says) in squeezed(done.stdout)
     assert "FAILED" in done.stdout
     assert json.loads(run(*arguments, "--json").stdout)["results"][0]["ok"] is False
+
+
+@pytest.mark.parametrize("command", ["verify", "climb"])
+def test_the_padding_that_tma_needs_counts_as_memory(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "machine_memory", lambda: 8_000)
+    sizes = ("--m", "1000", "--n", "1", "--k", "1", "--dtype", "fp16", "--backend", "emulator")
+    assert run(command, *sizes, "--rungs", "6").exit_code == 0
+    done = run(command, *sizes, "--rungs", "7")
+    assert done.exit_code == 2, "A and C have 2 KB each, and 16 with lines of 16 bytes"
+    assert squeezed("the operands of 1000x1x1 fp16, lda 8, ldb 8, ldc 8 need") in squeezed(done.stderr)

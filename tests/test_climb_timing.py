@@ -45,6 +45,7 @@ class FakeGpu(CudaBackend):
         self.compute_capability = (9, 0)
         self.wrong, self.failing, self.refused, self.deadly = wrong, failing, refused, deadly
         self.dead = False
+        self.top = 1 << 40  # where its last matrix lies
 
     def device(self) -> DeviceInfo:
         return DeviceInfo("NVIDIA Fake", None, {"uuid": "GPU-0", "driver_cuda": (13, 0), "l2_bytes": 0})
@@ -59,7 +60,8 @@ class FakeGpu(CudaBackend):
             raise LaunchError("the context is gone")
         rows, cols = array.shape
         line = cols if layout == "row" else rows
-        return Matrix(0, rows, cols, ld or max(line, 1), dtype, array.copy(), layout)
+        self.top += 1 << 30
+        return Matrix(self.top, rows, cols, ld or max(line, 1), dtype, array.copy(), layout)
 
     def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row") -> Matrix:
         return self.upload(np.full((rows, cols), np.nan, dtype.numpy), ld)

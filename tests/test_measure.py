@@ -158,7 +158,13 @@ def test_graphs_are_long_enough_and_cover_the_sets_evenly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rivals", "baseline"), [([], None), ([costs("a", 1), costs("a", 1)], None), ([costs("a", 1)], "b")]
+    ("rivals", "baseline"),
+    [
+        ([], None),
+        ([costs("a", 1), costs("a", 1)], None),
+        ([costs("a", 1)], "b"),
+        ([costs("a", 1), costs("a (again)", 1)], None),
+    ],
 )
 def test_bad_rivals(rivals: list[Rival], baseline: str | None) -> None:
     with pytest.raises(UsageError):

@@ -93,8 +93,6 @@ def test_threads_follow_from_the_rest() -> None:
         5: 256, 6: 256, 7: 256, 8: 384, 9: 384, 10: 384, 11: 384,
     }  # fmt: skip
     assert PLANS[5].with_(bn=128, warps_n=2).threads == 128
-    with pytest.raises((ValueError, TypeError), match="init=False"):
-        MAIN.with_(threads=128)
 
 
 def test_shared_bytes_by_hand() -> None:
@@ -179,6 +177,13 @@ def test_blocks_of_a_persistent_grid() -> None:
 @pytest.mark.parametrize(
     ("number", "changes", "complaint"),
     [
+        (11, {"group": 1.5}, r"rung 11: group is 1\.5; it must be an int of 32 bits"),
+        (11, {"bm": "128"}, "bm is '128'; it must be an int of 32 bits"),
+        (11, {"stages": True}, "stages is True; it must be an int of 32 bits"),
+        (11, {"blocks": 2**31}, "blocks is 2147483648; it must be an int of 32 bits"),
+        (11, {"consumers": None}, "consumers is None; it must be an int of 32 bits"),
+        (9, {"aligned": None}, "aligned is None; True and False are possible"),
+        (11, {"alternate_k": 2}, "alternate_k is 2; True and False are possible"),
         (5, {"rung": 4}, "rung 4: rungs 5 to 11 multiply on tensor cores"),
         (6, {"dtype": FP32}, "rung 6: dtype is fp32; tensor cores multiply bf16 or fp16"),
         (6, {"a_layout": "diagonal"}, "a_layout is 'diagonal'; row and column are possible"),
@@ -231,3 +236,9 @@ def test_blocks_of_a_persistent_grid() -> None:
 def test_what_no_kernel_has(number: int, changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         dataclasses.replace(PLANS[number], **changes)
+
+
+@pytest.mark.parametrize(("name", "value"), [("threads", 256), ("shared_bytes", 1), ("stage", 3)])
+def test_what_follows_from_the_rest_or_is_unknown_cannot_be_changed(name: str, value: int) -> None:
+    with pytest.raises(UsageError, match=f"plan value '{name}' is not one of rung, dtype, bm, "):
+        PLANS[11].with_(**{name: value})

@@ -103,6 +103,12 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
     assert results.load(tmp_path) == []
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"the records in .*r\.jsonl cannot be read: .* can't decode byte 0xff"):
+        results.load(tmp_path)
+
+
 def test_select_and_latest() -> None:
     bf16 = Problem(4096, 4096, 4096, "bf16").to_dict()
     records = [

@@ -255,6 +255,18 @@ def test_operands_that_do_not_fit_are_told_with_their_shapes(emulator: Backend) 
         run(emulator, rungs()[0], Operands(a, b, c))
 
 
+def test_c_has_memory_of_its_own(backend: Backend) -> None:
+    rung, plan = rungs()[0], rungs()[0].plan(FP32, aligned=False)
+    whole = backend.upload(np.ones((8, 24), np.float32))
+    a, b, other = (part(whole, 8, 8, col=col) for col in (0, 8, 16))  # side by side, in each other's padding
+    run(backend, rung, Operands(a, b, other), plan)
+    np.testing.assert_array_equal(backend.download(other), np.full((8, 8), 8, np.float32))
+    run(backend, rung, Operands(a, a, other), plan)  # A and B are only read
+    for operands, name in ((Operands(a, b, a), "A"), (Operands(other, a, part(whole, 8, 8, col=1)), "B")):
+        with pytest.raises(UsageError, match=f"C shares memory with {name}, which blocks still read"):
+            prepare(backend, rung, plan, operands)
+
+
 @pytest.mark.parametrize("odd", ["a", "b", "c"])
 def test_operands_of_several_dtypes_are_told_with_them(emulator: Backend, odd: str) -> None:
     kinds = {name: BF16 if name == odd else FP32 for name in "abc"}

@@ -196,6 +196,17 @@ def test_a_jump_through_a_register_is_refused() -> None:
         loops(listing("MOV", "BRX", "EXIT"))
 
 
+@pytest.mark.parametrize("lines", [("HGMMA", "EXIT"), ("MOV", "HGMMA", "MOV", "@P0? BRA 2", "EXIT")])
+def test_a_kernel_without_a_main_loop_was_not_checked(lines: tuple[str, ...]) -> None:
+    assert problems(listing(*lines)) == ["no loop that multiplies with HGMMA was found, so that none was checked"]
+
+
+def test_loads_are_no_stand_in_for_the_loop_that_multiplies() -> None:
+    code = listing("HGMMA", "UTMALDG.2D", "SYNCS.PHASECHK.TRANS64.TRYWAIT", "@P0? BRA 1", "EXIT")
+    assert [loop.has("UTMALDG") for loop in main_loops(code)] == [True]
+    assert problems(code) == ["no loop that multiplies with HGMMA was found, so that none was checked"]
+
+
 # ---- the last rung ---------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from tensor_bench import CUBLAS, LT_BEST, Candidate, Row, compete, read_rows, ta
 
 from tilewright import ladder
 from tilewright.dtypes import BF16
-from tilewright.errors import CompileError, UsageError
+from tilewright.errors import CompileError, UsageError, VerifyError
 from tilewright.measure import Launch, Rival, Schedule, Slot
 from tilewright.nvrtc import Compiled
 from tilewright.plan import Plan
@@ -60,6 +60,8 @@ class FakeBackend:
 class FakeBench:
     """Every plan costs ``cost(plan)`` microseconds; plans in ``wrong`` compute a wrong element."""
 
+    wrong_vendor = ""
+
     def __init__(self, cost: Callable[[Plan], float], wrong: Sequence[Plan] = ()) -> None:
         self.cost, self.wrong = cost, list(wrong)
         self.backend, self.timer = FakeBackend(), FakeTimer()
@@ -70,7 +72,8 @@ class FakeBench:
         return [problem] * count
 
     def checked(self, rival: Rival, sets: Sequence[Any]) -> Report:
-        return WRONG if self.plans.get(rival.name) in self.wrong else RIGHT
+        wrong = rival.name == self.wrong_vendor or self.plans.get(rival.name) in self.wrong
+        return WRONG if wrong else RIGHT
 
     def vendors(self, sets: Sequence[Any]) -> Iterator[tuple[Rival, dict[str, Any]]]:
         yield _rival(CUBLAS, 1000.0), {"kernels": ["sm90_xmma"]}
@@ -124,6 +127,17 @@ def test_a_plan_that_no_kernel_has_is_refused(tmp_path: Path) -> None:
     path.write_text('[{"shape": [8, 8, 8], "plan": {"bm": 100}}]')
     with pytest.raises(UsageError, match="100"):
         read_rows(path)
+
+
+def test_a_vendor_that_is_wrong_has_no_speed(bench: Any) -> None:
+    made = bench()
+    made.wrong_vendor = LT_BEST
+    outcome = compete(made, PROBLEM, [Candidate("tilewright", RUNG, DEFAULT)], QUICK)
+    assert [record.name for record in outcome.records] == ["tilewright", CUBLAS]
+    assert outcome.refused == {LT_BEST: str(WRONG)}
+    made.wrong_vendor = CUBLAS
+    with pytest.raises(VerifyError, match="1 of 64 elements wrong"):
+        compete(made, PROBLEM, [Candidate("tilewright", RUNG, DEFAULT)], QUICK)
 
 
 def test_records_and_table(bench: Any) -> None:

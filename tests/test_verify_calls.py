@@ -20,7 +20,7 @@ from tilewright.errors import UnavailableError, UsageError, VerifyError
 from tilewright.operands import Fill, random_operands
 from tilewright.problem import Problem
 from tilewright.reference import choose_library, reference_blocks
-from tilewright.verify import verify
+from tilewright.verify import Report, verify
 
 # ---- batches, blocks, strides, places
 
@@ -252,3 +252,8 @@ def test_integer_data_sum_exactly() -> None:
 def test_unknown_fill() -> None:
     with pytest.raises(UsageError, match="fill 'zeros' is not one of normal, integers, positive, probe"):
         random_operands(Problem(1, 1, 1), 0, "zeros")  # type: ignore[arg-type]
+
+
+def test_a_c_without_elements_costs_no_memory() -> None:
+    a, b, c = (np.empty(shape, np.float16) for shape in ((0, 0), (0, 2**40), (0, 2**40)))
+    assert verify(c, a, b) == Report(True, 0.0, 0.0, None, 0, 0)

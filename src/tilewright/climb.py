@@ -25,7 +25,7 @@ from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as look_up
 from tilewright.errors import CompileError, EmulatorFault, LaunchError, UnavailableError
 from tilewright.gpu import GpuSpec, get_gpu, query_gpu
-from tilewright.ladder import CounterExample, Rung, select
+from tilewright.ladder import CounterExample, Rung, posed, select
 from tilewright.operands import random_operands
 from tilewright.plan import Plan
 from tilewright.plan_tensor import TensorPlan
@@ -173,10 +173,7 @@ def climb(
     layouts = (a_layout, b_layout)
     chosen = select(rungs, None if dtype is None else look_up(dtype), *layouts)
     result = ClimbResult(shape, layouts, place.name, device, gpu, assumed, [])
-    problems = {kind: Problem(*shape, kind, None, *layouts) for kind in chosen}
-    for kind, climbed in chosen.items():
-        if any(rung.uses_tma for rung in climbed):
-            problems[kind] = problems[kind].padded()
+    problems = posed(shape, chosen, layouts)
     emulated = isinstance(place, EmulatorBackend)
     jobs = {kind: plan_rows(problems[kind], climbed, gpu, emulated=emulated) for kind, climbed in chosen.items()}
     total = sum(len(rows) + 2 for rows in jobs.values())

@@ -6,7 +6,7 @@ What a rung is called and what it is about stands in the front matter of its ker
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from tilewright.plan import Plan
 from tilewright.plan_simt import SimtPlan
 from tilewright.plan_tensor import FIRST as FIRST_TENSOR_RUNG
 from tilewright.plan_tensor import TMA, TensorPlan
-from tilewright.problem import Layout
+from tilewright.problem import Layout, Problem
 from tilewright.source import CUDA_ROOT, KernelSource, Target, flatten
 
 _FRONT = re.compile(r"^// (\w+): (.*)$")
@@ -185,6 +185,15 @@ def select(
             f"{', '.join(f'rung {each.number} runs {_names(each.dtypes)}' for each in named)}"
         )
     return {kind: found for kind, found in chosen.items() if found}
+
+
+def posed(
+    shape: tuple[int, int, int], chosen: Mapping[DType, Sequence[Rung]], layouts: tuple[Layout, Layout]
+) -> dict[DType, Problem]:
+    """The problem that the rungs of each dtype are run on: with lines of 16 bytes where one of them uses TMA."""
+    tight = {kind: Problem(*shape, kind, None, *layouts) for kind in chosen}
+    uses_tma = {kind: any(rung.uses_tma for rung in climbed) for kind, climbed in chosen.items()}
+    return {kind: problem.padded() if uses_tma[kind] else problem for kind, problem in tight.items()}
 
 
 def _names(dtypes: Iterable[DType]) -> str:

@@ -219,13 +219,13 @@ def measure(
 
     ``baseline`` names the rival that ratios and the noise band refer to (default: the first). ``snapshot`` reads the
     GPU's state. ``progress(name, slot, slots)`` is called before each slot. A rival that raises is left out of later
-    rounds and says so in ``Timing.error``; the others go on. Raises ``UsageError`` for no rivals, two of one name, or
-    an unknown baseline.
+    rounds and says so in ``Timing.error``; the others go on. Raises ``UsageError`` for no rivals, two of one name,
+    one whose name ends as the baseline's second slot does, or an unknown baseline.
     """
     schedule = schedule or Schedule()
     names = [rival.name for rival in rivals]
-    if not rivals or len(set(names)) != len(names):
-        raise UsageError(f"rivals are {names}: there must be at least one, and no two of one name")
+    if not rivals or len(set(names)) != len(names) or any(name.endswith(AGAIN) for name in names):
+        raise UsageError(f"rivals are {names}: there must be at least one, no two of one name, and none{AGAIN}")
     base = baseline or names[0]
     if base not in names:
         raise UsageError(f"baseline {base!r} is not one of {', '.join(names)}")

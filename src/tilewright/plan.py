@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tilewright.dtypes import DType
@@ -107,7 +107,15 @@ class Plan(ABC):
         return [i * across + j for i, j in sides]
 
     def with_(self, **changes: Any) -> Self:
-        """A copy with some values changed. Raises ``UsageError`` where no kernel has the combination."""
+        """A copy with some values changed.
+
+        Raises ``UsageError`` for a value that a plan has not or that follows from others, and where no kernel has the
+        combination.
+        """
+        known = [each.name for each in fields(self) if each.init]
+        for name in changes:
+            if name not in known:
+                raise UsageError(f"plan value {name!r} is not one of {', '.join(known)}")
         return replace(self, **changes)
 
     def header(self) -> str:

@@ -236,8 +236,8 @@ def _last_byte(file: Any) -> bytes:
 def _load_file(path: Path) -> Iterator[Record]:
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"the records in {path} cannot be read: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the records in {path} cannot be read: {getattr(error, 'strerror', error)}") from error
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tilewright.backends.base import Backend, Kernel, Matrix, TensorMap
 from tilewright.errors import UsageError
 from tilewright.ladder import Rung
 from tilewright.plan import Plan
+from tilewright.plan_tensor import LAST, TMA
 from tilewright.problem import Problem
 from tilewright.source import KernelSource, Target
 
@@ -100,8 +102,8 @@ def prepare(backend: Backend, rung: Rung, plan: Plan, operands: Operands) -> Lau
     """Compile a rung for a plan and bind it to operands.
 
     Raises ``UsageError`` when the plan is another rung's or for another dtype or layout, when it needs 16-byte
-    alignment that the operands lack, and when the operands do not fit together; ``CompileError`` when the kernel does
-    not compile, ``UnavailableError`` when there is no compiler.
+    alignment that the operands lack, when the operands do not fit together, and when C lies where A or B does;
+    ``CompileError`` when the kernel does not compile, ``UnavailableError`` when there is no compiler.
     """
     problem = operands.problem
     if plan.rung != rung.number:
@@ -117,6 +119,11 @@ def prepare(backend: Backend, rung: Rung, plan: Plan, operands: Operands) -> Lau
     require_tma(plan, operands)
     if plan.aligned and not operands.aligned:
         raise UsageError("the plan is for rows on 16-byte boundaries and an operand's rows are not: use aligned=False")
+    for name, matrix in (("A", operands.a), ("B", operands.b)):
+        if overlap(matrix, operands.c):
+            raise UsageError(
+                f"C shares memory with {name}, which blocks still read while others write C: it needs memory of its own"
+            )
     kernel = backend.compile(source_for(backend, rung, plan))
     return Launch(
         kernel,
@@ -129,15 +136,33 @@ def prepare(backend: Backend, rung: Rung, plan: Plan, operands: Operands) -> Lau
     )
 
 
+def overlap(one: Matrix, other: Matrix) -> bool:
+    """Whether two matrices have an element in the same place. Padding is none: both may be views of one matrix."""
+
+    def lines(matrix: Matrix) -> np.ndarray[Any, Any]:
+        size = matrix.dtype.itemsize
+        described = {
+            "version": 3,
+            "data": (matrix.pointer, True),  # an address, for arithmetic: nothing is read there
+            "shape": (matrix.lines, matrix.line * size),
+            "strides": (matrix.ld * size, 1),
+            "typestr": "|u1",
+        }
+        return np.asarray(SimpleNamespace(__array_interface__=described))
+
+    return one.span > 0 and other.span > 0 and bool(np.shares_memory(lines(one), lines(other)))
+
+
 def require_tma(plan: Plan, operands: Operands) -> None:
     """Raise ``UsageError`` for the first operand that the plan moves by TMA and TMA cannot move."""
     for each in plan.tensor_boxes:
         name, matrix = each.operand.upper(), getattr(operands, each.operand)
         if not matrix.aligned16:
             apart = matrix.ld * matrix.dtype.itemsize
+            taken = (LAST if each.operand == "c" else TMA) - 1  # C goes by TMA in the last rung alone
             raise UsageError(
                 f"rung {plan.rung} moves {name} by TMA, whose lines start on 16-byte boundaries; it lies at "
-                f"{matrix.pointer:#x} with {matrix.layout}s {apart} bytes apart, which rungs up to 6 take"
+                f"{matrix.pointer:#x} with {matrix.layout}s {apart} bytes apart, which rungs up to {taken} take"
             )
 
 

@@ -49,8 +49,10 @@ class Matrix:
 
     @property
     def aligned16(self) -> bool:
-        """Whether every line starts on a 16-byte boundary, as 16-byte accesses need."""
-        return self.pointer % 16 == 0 and (self.ld * self.dtype.itemsize % 16 == 0 or self.lines <= 1)
+        """Whether every line starts on a 16-byte boundary, as 16-byte accesses need; without elements none does not."""
+        return not self.span or (
+            self.pointer % 16 == 0 and (self.ld * self.dtype.itemsize % 16 == 0 or self.lines <= 1)
+        )
 
 
 @dataclass(frozen=True)

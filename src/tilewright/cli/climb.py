@@ -24,7 +24,6 @@ from tilewright.cli.options import (
     require_memory,
 )
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,14 +50,16 @@ def climb(
     With a GPU the rungs are timed; without one they run in the emulator, which counts and never claims a time.
     """
     shape = problem_size(size, m, n, k)
-    if shape is not None:
-        require_memory(Problem(*shape, dtype or "fp32", None, *layout))
     from tilewright import climb as engine
-    from tilewright import results
+    from tilewright import dtypes, ladder, results
     from tilewright.backends import open_backend
     from tilewright.measure import SUSTAINED, Schedule
     from tilewright.report.table import climb_tables
 
+    if shape is not None:
+        chosen = ladder.select(rungs, None if dtype is None else dtypes.dtype(dtype), *layout)
+        for problem in ladder.posed(shape, chosen, layout).values():
+            require_memory(problem)
     if record is not None:
         _require_appendable(record)
         if open_backend(backend).name == "emulator":

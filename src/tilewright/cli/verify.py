@@ -81,17 +81,17 @@ def verify(
     m, n, k = problem_size(size, m, n, k) or DEFAULT_SIZE
     chosen = ladder.select(rungs, None if dtype is None else dtypes.dtype(dtype), *layout)
     problems = [Problem(m, n, k, kind, None, *layout, lda, ldb, ldc) for kind in chosen]
-    for problem in problems:
-        require_memory(problem)
-    place = open_backend(backend, policy=policy, seed=seed)
-    if checked and place.name != "emulator":
-        raise UsageError("--checked is the emulator's: add --backend emulator")
-    device = place.device()
     jobs = [
         (rung, _for_tma(problem, lda, ldb, ldc) if rung.uses_tma else problem)
         for problem in problems
         for rung in chosen[problem.dtype]
     ]
+    for _, problem in jobs:
+        require_memory(problem)
+    place = open_backend(backend, policy=policy, seed=seed)
+    if checked and place.name != "emulator":
+        raise UsageError("--checked is the emulator's: add --backend emulator")
+    device = place.device()
     found = []
     with output.progress() as report:
         for done, (rung, problem) in enumerate(jobs):
@@ -113,6 +113,8 @@ def verify(
         output.stdout().print(_table(found))
     if any(row["ok"] is False for row in found):
         raise typer.Exit(1)
+    if all(row["ok"] is None for row in found):
+        raise UsageError("nothing was verified: no chosen rung takes these operands")
 
 
 def _for_tma(problem: Problem, lda: int | None, ldb: int | None, ldc: int | None) -> Problem:
