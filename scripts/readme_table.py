@@ -70,7 +70,9 @@ def _vendors(records: Sequence[Record], shown: Sequence[Record]) -> dict[str, di
         for vendor in results.select(records, what="vendor", dtype=dtype.name):
             same_run = [r.rung for r in shown if r.provenance.date == vendor.provenance.date and r.rung is not None]
             if same_run and vendor.tflops:
-                where = f"{vendor.name}, in the run of rungs {min(same_run)} to {max(same_run)}"
+                first, last = min(same_run), max(same_run)
+                which = f"rungs {first} to {last}" if last > first else f"rung {first}"
+                where = f"{vendor.name}, in the run of {which}"
                 found.setdefault(where, {})[dtype.name] = vendor
     return found
 

@@ -295,8 +295,8 @@ def test_readme_table_shows_the_newest_record_of_each_rung() -> None:
     line = next(line for line in shown.splitlines() if line.startswith("| 0 naive"))
     assert [cell.strip() for cell in line.split("|")][3:-1] == ["5.5", "8%", "0.100x (0.090-0.110)", "6.7", "10%", "-"]
     # The library multiplies bf16 on tensor cores, as rungs 5 and up do: 742.05 of 989.4 TFLOPS.
-    assert "cuBLAS, in the same run | 51.2 | 76% |  | 742.0 | 75% |  |" in shown
-    assert "cuBLAS, in the same run | 51.2 | 76% |  | - | - |  |" in readme_table.table(records[:-2])
+    assert "cuBLAS, in the run of rung 0 | 51.2 | 76% |  | 742.0 | 75% |  |" in shown
+    assert "cuBLAS, in the run of rung 0 | 51.2 | 76% |  | - | - |  |" in readme_table.table(records[:-2])
     assert "99" not in shown
     assert "NVIDIA H200, driver 580.1; measured 2026-11-29" in shown
 
