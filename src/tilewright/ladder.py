@@ -17,7 +17,7 @@ from tilewright.errors import UsageError
 from tilewright.plan import Plan
 from tilewright.plan_simt import SimtPlan
 from tilewright.plan_tensor import FIRST as FIRST_TENSOR_RUNG
-from tilewright.plan_tensor import TMA, TensorPlan
+from tilewright.plan_tensor import SMS, TMA, TensorPlan
 from tilewright.problem import Layout, Problem
 from tilewright.source import CUDA_ROOT, KernelSource, Target, flatten
 
@@ -32,7 +32,7 @@ _TILE = {"bm": 128, "bn": 128, "bk": 32}
 _BLOCKED = {**_TILE, "threads": 256, "tm": 8, "tn": 8, "stages": 1, "pad": 4, "blocks_per_sm": 2}
 _WARPGROUPS = {"bm": 128, "bn": 256, "bk": 64, "stages": 4, "consumers": 2}
 _SPECIALISED = {**_WARPGROUPS, "producer_registers": 40, "consumer_registers": 232}
-_PERSISTENT = {**_SPECIALISED, "group": 8, "blocks": 132}  # the SMs of an H100 or H200
+_PERSISTENT = {**_SPECIALISED, "group": 8, "blocks": SMS}
 _CLUSTERED = {**_PERSISTENT, "cluster_m": 2}
 _PLANS: Mapping[int, Mapping[str, Any]] = {
     0: {"bm": 8, "bn": 32, "bk": 1, "threads": 256},

@@ -30,9 +30,8 @@ from typing import Any, TypeVar
 
 from tilewright.dtypes import BF16, FP16
 from tilewright.errors import UsageError
-from tilewright.plan_tensor import CLUSTERS, FIRST, LAST, PERSISTENT, SHARED_LIMIT, SPECIALISED, TensorPlan
+from tilewright.plan_tensor import CLUSTERS, FIRST, LAST, PERSISTENT, SHARED_LIMIT, SMS, SPECIALISED, TensorPlan
 
-SMS = 132  # of an H100 or H200: the most blocks of a persistent grid
 MOST_STAGES = 8
 
 _Changes = Mapping[str, Any]

@@ -8,14 +8,17 @@ from typing import get_args
 
 from tilewright.dtypes import BF16, FP16
 from tilewright.errors import UsageError
+from tilewright.gpu import get_gpu
 from tilewright.plan import LARGEST_GRID, Dim3, Plan, TensorBox
 from tilewright.problem import Layout, Problem
 
 FIRST, LAST = 5, 11
 TMA, SPECIALISED, PERSISTENT, CLUSTERS = 7, 8, 9, 10  # the rungs that bring them in
-SHARED_LIMIT = 227 << 10  # bytes of a block (CUDA C++ Programming Guide, "Compute Capabilities", 9.0)
+_GPU = get_gpu("h200")  # or h100: what bounds a plan is the architecture's
+SHARED_LIMIT = _GPU.shared_bytes_per_block
+SMS = _GPU.sm_count  # the most blocks of a persistent grid
 SWIZZLE_ROW = 64  # 16-bit elements of a 128-byte row, the widest that TMA swizzles and wgmma reads
-REGISTER_FILE = 64 << 10  # 32-bit registers of an SM
+REGISTER_FILE = _GPU.registers_per_sm
 LONGEST_BOX = 256  # CUDA Driver API, cuTensorMapEncodeTiled: boxDim
 LARGEST_CLUSTER = 8  # what every GPU of the architecture can place
 # Registers a multiplying thread needs beside its accumulators (and, in rung 5, fragments): addresses, descriptors, loop
