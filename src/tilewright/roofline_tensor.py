@@ -25,7 +25,6 @@ from tilewright.roofline import (
 )
 
 WARPGROUP_ROWS = 64  # PTX ISA, "Asynchronous warpgroup level matrix instructions": M of every wgmma
-INSTRUCTION_K = 16  # and K for 16-bit types, as of mma.sync.m16n8k16
 # What mma.sync reaches on Hopper, as a share of the roof: measured, not derived. The average over its shapes and types
 # in arXiv 2402.13499 is about 63%.
 MMA_SYNC_SHARE = 0.63
