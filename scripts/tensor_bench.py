@@ -186,7 +186,7 @@ def compete(
             "what": "kernel",
             "rung": candidate.rung.number,
             "plan": candidate.plan.to_dict(),
-            "compiled": kernel.report.to_dict(),
+            "compiled": kernel.report.of_launch(candidate.plan.shared_bytes),
             "verified": {"error_over_bound": report.max_error_over_bound},
         }
     for rival, details in bench.vendors(sets) if lt else [(cublas(bench.backend, sets, CUBLAS), {})]:

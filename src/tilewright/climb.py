@@ -284,11 +284,7 @@ def _compile_ahead(backend: Backend, emulator: EmulatorBackend | None, rows: Seq
                 emulator.compile(row.rung.source(row.plan, "host"))
             if nvrtc.available():
                 report = nvrtc.compile_kernel(row.rung.source(row.plan, "gpu", arch)).report
-                row.compiled = {
-                    **report.to_dict(),
-                    "shared_bytes": row.plan.shared_bytes,  # all of it is dynamic, which the compiler does not see
-                    "spill_bytes": report.spill_bytes,
-                }
+                row.compiled = report.of_launch(row.plan.shared_bytes)
         except CompileError as error:
             row.fault = str(error)
             return

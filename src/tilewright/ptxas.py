@@ -47,6 +47,13 @@ class CompileReport:
         """JSON-ready values."""
         return {**asdict(self), "warnings": list(self.warnings)}
 
+    def of_launch(self, shared_bytes: int) -> dict[str, Any]:
+        """What a record keeps of a kernel launched with ``shared_bytes`` of dynamic shared memory a block.
+
+        The compiler does not see that; kernels here have no other.
+        """
+        return {**self.to_dict(), "shared_bytes": shared_bytes, "spill_bytes": self.spill_bytes}
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> CompileReport:
         """The inverse of ``to_dict``."""
