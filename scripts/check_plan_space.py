@@ -20,7 +20,6 @@ import hashlib
 import json
 import os
 import random
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -226,7 +225,7 @@ def provenance(steps: Sequence[str]) -> Line:
         nvrtc="{}.{}".format(*nvrtc.nvrtc_version()),
         version=__version__,
         commit=results.commit(),
-        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        command=results.command(),
         fill="integers of -8 to 8, and 0 and 1",
         method=", ".join(steps),
     )

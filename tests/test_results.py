@@ -157,6 +157,12 @@ def test_committed_records_are_found_and_valid() -> None:
     assert all(r.schema == results.SCHEMA for r in results.recorded())
 
 
+@pytest.mark.parametrize("called", ["/lib/tilewright/__main__.py", "/bin/tilewright"])
+def test_a_command_can_be_typed_again(called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [called, "climb", "--record", "my results.jsonl"])
+    assert results.command() == "tilewright climb --record 'my results.jsonl'"
+
+
 def test_date_and_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(results.now()) == len("2026-11-29T22:54:00Z")
     monkeypatch.delenv("TILEWRIGHT_COMMIT", raising=False)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright import __version__, measure, nvrtc, results
@@ -94,7 +91,7 @@ def provenance(backend: CudaBackend, measurement: measure.Measurement, l2: str) 
         libraries=vendor_versions(),
         version=__version__,
         commit=results.commit(),
-        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        command=results.command(),
         fill="normal",
         l2=l2,
         method=str(measurement.schedule),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -200,6 +202,12 @@ def recorded() -> list[Record]:
 def now() -> str:
     """The time now, in UTC, as records hold it: ``2026-11-29T22:54:00Z``."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def command() -> str:
+    """The command line of this process, as it would be typed again: ``python -m tilewright`` is ``tilewright``."""
+    name = Path(sys.argv[0]).name
+    return shlex.join(["tilewright" if name == "__main__.py" else name, *sys.argv[1:]])
 
 
 def commit() -> str | None:
