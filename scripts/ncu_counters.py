@@ -1,12 +1,20 @@
-"""What the hardware probes share: which counters an ``ncu`` knows, and reading its CSV."""
+"""What the hardware probes share: which counters an ``ncu`` knows, reading its CSV, and the steps of a probe."""
 
 from __future__ import annotations
 
+import argparse
 import csv
+import json
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tilewright.errors import UnavailableError, UsageError
+from tilewright.errors import TilewrightError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from tilewright.backends.cuda import CudaBackend
 
 Counters = dict[str, float]
 
@@ -51,6 +59,57 @@ def read(lines: Iterable[str], wanted: Iterable[str], prefix: str) -> list[tuple
             if name in names and (number := _number(value)) is not None:
                 counters[name] = number
     return [entry for entry in found.values() if entry[0].startswith(prefix)]
+
+
+def machine(backend: CudaBackend) -> dict[str, Any]:
+    """What was probed and with what, for the head of a probe's file."""
+    from tilewright.telemetry import Telemetry
+
+    info = backend.device()
+    return {
+        "gpu": info.name,
+        "driver": Telemetry(info.details["uuid"]).driver_version(),
+        "nvrtc": ".".join(map(str, info.details["nvrtc"])),
+    }
+
+
+def steps(
+    about: str | None,
+    metrics: Sequence[str],
+    run: Callable[[Path], None],
+    join: Callable[[dict[str, Any], list[tuple[str, Counters]]], dict[str, Any]],
+    prefix: str,
+    listed: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """A probe's command line: ``metrics``, ``run`` under ncu, ``join``, and others that only print what is ``listed``.
+
+    ``prefix`` begins the names of the kernels that ``join`` is given.
+    """
+    printed = listed or {}
+    parser = argparse.ArgumentParser(description=(about or "").split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("metrics", *printed):
+        commands.add_parser(name)
+    commands.add_parser("run").add_argument("--out", type=Path, required=True)
+    joiner = commands.add_parser("join")
+    for option in ("--runs", "--ncu", "--out"):
+        joiner.add_argument(option, type=Path, required=True)
+    given = parser.parse_args()
+    try:
+        if given.command == "metrics":
+            print(",".join(known(listing(), metrics)))
+        elif given.command in printed:
+            print("|".join(printed[given.command]))
+        elif given.command == "run":
+            run(given.out)
+        else:
+            with given.ncu.open(encoding="utf-8") as lines:
+                found = read(lines, metrics, prefix)
+            joined = join(json.loads(given.runs.read_text()), found)
+            given.out.parent.mkdir(parents=True, exist_ok=True)
+            given.out.write_text(json.dumps(joined, indent=1) + "\n")
+    except TilewrightError as error:
+        sys.exit(f"error: {error}")
 
 
 def _number(text: str | None) -> float | None:

@@ -15,7 +15,6 @@ scripts/ladder_pages.py shows the result on the pages of the rungs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -25,7 +24,7 @@ import ncu_counters
 
 from tilewright import ladder, results
 from tilewright.dtypes import BF16
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.errors import UsageError
 from tilewright.ladder import Rung
 from tilewright.operands import random_operands
 from tilewright.plan_tensor import FIRST
@@ -94,7 +93,6 @@ def run(out: Path) -> None:
     from tilewright.backends.cuda import CudaBackend
     from tilewright.rivals import cublas
     from tilewright.run import make_operands, prepare
-    from tilewright.telemetry import Telemetry
 
     backend = CudaBackend()
     problem = Problem(*SHAPE, BF16)
@@ -108,12 +106,9 @@ def run(out: Path) -> None:
     with backend.current():
         cublas(backend, [operands]).launches[0](backend.stream)
     backend.synchronize()
-    info = backend.device()
     values = {
         "schema": SCHEMA,
-        "gpu": info.name,
-        "driver": Telemetry(info.details["uuid"]).driver_version(),
-        "nvrtc": ".".join(map(str, info.details["nvrtc"])),
+        **ncu_counters.machine(backend),
         "date": results.now(),
         "commit": results.commit(),
         "shape": SHAPE,
@@ -136,33 +131,5 @@ def join(values: dict[str, Any], counters: list[tuple[str, ncu_counters.Counters
     return {**values, "runs": runs}
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("metrics")
-    commands.add_parser("kernels")
-    commands.add_parser("run").add_argument("--out", type=Path, required=True)
-    joiner = commands.add_parser("join")
-    for option in ("--runs", "--ncu", "--out"):
-        joiner.add_argument(option, type=Path, required=True)
-    given = parser.parse_args()
-    try:
-        if given.command == "metrics":
-            print(",".join(ncu_counters.known(ncu_counters.listing(), METRICS)))
-        elif given.command == "kernels":
-            print("|".join((ENTRY, *VENDOR_KERNELS)))
-        elif given.command == "run":
-            run(given.out)
-        else:
-            with given.ncu.open(encoding="utf-8") as lines:
-                found = ncu_counters.read(lines, METRICS, "")
-            joined = join(json.loads(given.runs.read_text()), found)
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            given.out.write_text(json.dumps(joined, indent=1) + "\n")
-    except TilewrightError as error:
-        sys.exit(f"error: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    ncu_counters.steps(__doc__, METRICS, run, join, "", {"kernels": (ENTRY, *VENDOR_KERNELS)})

@@ -12,7 +12,6 @@ tests/test_hardware.py holds the emulator to the fixture.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ import ncu_counters
 import numpy as np
 
 from tilewright.dtypes import BF16, FP32, DType
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.errors import UsageError
 from tilewright.ladder import Rung, rungs
 from tilewright.operands import random_operands
 from tilewright.plan import Plan
@@ -78,7 +77,6 @@ def operands_of(dtype: DType) -> tuple[Problem, tuple[np.ndarray[Any, Any], np.n
 def run(out: Path) -> None:
     """Launch every case once and write what came out."""
     from tilewright.backends.cuda import CudaBackend
-    from tilewright.telemetry import Telemetry
 
     backend = CudaBackend()
     found = []
@@ -87,12 +85,9 @@ def run(out: Path) -> None:
         operands = make_operands(backend, problem, *pair)
         prepare(backend, rung, plan, operands)(backend)
         found.append({"name": name, "plan": plan.to_dict(), "c": sampled(backend.download(operands.c))})
-    info = backend.device()
     values = {
         "schema": SCHEMA,
-        "gpu": info.name,
-        "driver": Telemetry(info.details["uuid"]).driver_version(),
-        "nvrtc": ".".join(map(str, info.details["nvrtc"])),
+        **ncu_counters.machine(backend),
         "shape": SHAPE,
         "runs": found,
     }
@@ -108,30 +103,5 @@ def join(values: dict[str, Any], counters: list[tuple[str, dict[str, float]]]) -
     return {**values, "runs": runs}
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("metrics")
-    commands.add_parser("run").add_argument("--out", type=Path, required=True)
-    joiner = commands.add_parser("join")
-    for option in ("--runs", "--ncu", "--out"):
-        joiner.add_argument(option, type=Path, required=True)
-    given = parser.parse_args()
-    try:
-        if given.command == "metrics":
-            print(",".join(ncu_counters.known(ncu_counters.listing(), METRICS)))
-        elif given.command == "run":
-            run(given.out)
-        else:
-            with given.ncu.open(encoding="utf-8") as lines:
-                found = ncu_counters.read(lines, METRICS, "tw_gemm")
-            joined = join(json.loads(given.runs.read_text()), found)
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            given.out.write_text(json.dumps(joined, indent=1) + "\n")
-    except TilewrightError as error:
-        sys.exit(f"error: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    ncu_counters.steps(__doc__, METRICS, run, join, "tw_gemm")

@@ -182,7 +182,6 @@ def run(out: Path) -> None:
     from tilewright.backends.base import Matrix
     from tilewright.backends.cuda import CudaBackend
     from tilewright.dtypes import FP32
-    from tilewright.telemetry import Telemetry
 
     backend = CudaBackend()
     todo = patterns()
@@ -195,12 +194,9 @@ def run(out: Path) -> None:
         chosen = kernels[pattern.op, pattern.width]
         backend.launch(chosen, (1, 1, 1), (32, 1, 1), [row, result], SHARED_BYTES)
         backend.synchronize()
-    info = backend.device()
     values = {
         "schema": SCHEMA,
-        "gpu": info.name,
-        "driver": Telemetry(info.details["uuid"]).driver_version(),
-        "nvrtc": ".".join(map(str, info.details["nvrtc"])),
+        **ncu_counters.machine(backend),
         "patterns": [asdict(pattern) for pattern in todo],
     }
     out.write_text(json.dumps(values, indent=1) + "\n")
