@@ -24,7 +24,7 @@ import tensor_bench
 from tilewright import ladder, nvrtc
 from tilewright.dtypes import DTYPES, DType
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.problem import Layout
 from tilewright.ptxas import CompileReport
 

@@ -30,7 +30,7 @@ from tilewright import ladder
 from tilewright.derive import derived
 from tilewright.dtypes import BF16, FP32, DType
 from tilewright.ladder import Rung
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.plan_tensor import SPECIALISED, TensorPlan
 from tilewright.report.diff import body, rung_diff
 from tilewright.report.table import number

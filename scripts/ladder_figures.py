@@ -19,7 +19,7 @@ from tilewright.count import count
 from tilewright.dtypes import DType
 from tilewright.errors import UnavailableError
 from tilewright.ladder import Rung
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Layout, Problem
 from tilewright.ptxas import CompileReport

@@ -11,7 +11,7 @@ from tilewright import roofline
 from tilewright.backends.emulator_counts import SECTOR_BYTES, Counts
 from tilewright.derive import derived
 from tilewright.ladder import Rung
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.plan_simt import SimtPlan
 from tilewright.report.table import number
 from tilewright.results import Record

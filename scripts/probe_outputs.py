@@ -15,7 +15,7 @@ from tilewright.backends.base import Backend
 from tilewright.dtypes import BF16, FP16
 from tilewright.ladder import Rung, rungs
 from tilewright.operands import Fill, random_operands
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.problem import Layout, Problem
 from tilewright.run import make_operands, prepare, source_for
 

@@ -25,7 +25,7 @@ from tilewright.dtypes import BF16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.ladder import Rung, rungs
 from tilewright.operands import random_operands
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.problem import Problem
 from tilewright.run import make_operands, prepare
 

@@ -19,7 +19,7 @@ from tilewright.backends.cuda_timer import CudaTimer
 from tilewright.climb_timing import provenance
 from tilewright.errors import TilewrightError, UnavailableError
 from tilewright.gpu import get_gpu
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.problem import Layout, Problem
 from tilewright.rivals import cublas, kernel_rival
 from tilewright.rivals_lt import lt_best, names_of

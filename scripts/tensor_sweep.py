@@ -32,7 +32,7 @@ from tensor_bench import Bench, Candidate, Row
 from tilewright import ladder, measure
 from tilewright.dtypes import dtype
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.problem import Problem
 from tilewright.rivals import kernel_rival
 

@@ -15,7 +15,7 @@ from tilewright.dtypes import BF16, FP32, DType
 from tilewright.errors import UnavailableError
 from tilewright.ladder import Rung, rungs
 from tilewright.operands import Fill, random_operands
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.plan_simt import SimtPlan
 from tilewright.plan_tensor import FIRST, TensorPlan
 from tilewright.problem import Layout, Problem

@@ -25,7 +25,7 @@ from tilewright.backends.host_compiler import HostCompiler, available_compilers
 from tilewright.dtypes import BF16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.ladder import Rung, rungs
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.plan_simt import SimtPlan
 from tilewright.problem import Problem
 from tilewright.roofline import naive_intensity, shared_load_bytes_per_mac, tile_intensity

@@ -20,7 +20,7 @@ from tilewright.dtypes import BF16, FP32, DType
 from tilewright.errors import CompileError, UsageError
 from tilewright.gpu import get_gpu
 from tilewright.ladder import Rung, rungs
-from tilewright.plan import LARGEST_GRID, Plan
+from tilewright.plan_base import LARGEST_GRID, Plan
 from tilewright.plan_simt import SimtPlan
 from tilewright.problem import Problem
 from tilewright.source import KernelSource

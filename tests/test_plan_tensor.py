@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.dtypes import BF16, FP16, FP32
 from tilewright.errors import UsageError
-from tilewright.plan import TensorBox
+from tilewright.plan_base import TensorBox
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
 

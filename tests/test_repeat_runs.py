@@ -15,7 +15,7 @@ from tilewright import ladder
 from tilewright.backends.cuda import CudaBackend
 from tilewright.dtypes import BF16
 from tilewright.operands import random_operands
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.problem import Layout, Problem
 from tilewright.run import make_operands, prepare
 from tilewright.verify import verify

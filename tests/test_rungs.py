@@ -21,7 +21,7 @@ from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.ladder import Rung, rungs
 from tilewright.operands import random_operands
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.problem import SIZE_LIMIT, Problem
 from tilewright.run import Operands, make_operands, prepare, run, source_for
 from tilewright.source import KernelSource

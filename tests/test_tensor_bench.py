@@ -22,7 +22,7 @@ from tilewright.dtypes import BF16
 from tilewright.errors import CompileError, UsageError, VerifyError
 from tilewright.measure import Launch, Rival, Schedule, Slot
 from tilewright.nvrtc import Compiled
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.problem import Problem
 from tilewright.ptxas import CompileReport
 from tilewright.results import Provenance, now

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tilewright.gpu import get_gpu as get_gpu
     from tilewright.gpu import known_gpus as known_gpus
     from tilewright.gpu import query_gpu as query_gpu
-    from tilewright.plan import Plan as Plan
+    from tilewright.plan_base import Plan as Plan
     from tilewright.problem import Problem as Problem
 
 # Where each public name lives; the same names as above, which only type checkers read.
@@ -37,7 +37,7 @@ _HOMES = {
         "VerifyError",
     ),
     "gpu": ("GpuSpec", "get_gpu", "known_gpus", "query_gpu"),
-    "plan": ("Plan",),
+    "plan_base": ("Plan",),
     "problem": ("Problem",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_checks import check_bounds, check_races
 from tilewright.ladder import Rung
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.run import Operands, arguments, source_for
 
 MOST_BLOCKS = 256  # of a larger grid only the edges are checked for bounds: inside, every block has the same accesses

@@ -27,7 +27,7 @@ from tilewright.errors import CompileError, EmulatorFault, LaunchError, Unavaila
 from tilewright.gpu import GpuSpec, get_gpu, query_gpu
 from tilewright.ladder import CounterExample, Rung, posed, select
 from tilewright.operands import random_operands
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Layout, Problem
 from tilewright.run import DEFAULT_ARCH, Operands, make_operands, prepare

@@ -9,7 +9,7 @@ from tilewright.backends.emulator_counts import Counts
 from tilewright.backends.emulator_trace import trace
 from tilewright.ladder import Rung
 from tilewright.operands import random_operands
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
 from tilewright.run import arguments, make_operands

@@ -7,7 +7,7 @@ from typing import Any
 from tilewright import roofline
 from tilewright.derive_tensor import derived_tensor
 from tilewright.gpu import GpuSpec
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.plan_simt import SimtPlan
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.plan_simt import SimtPlan
 from tilewright.plan_tensor import FIRST as FIRST_TENSOR_RUNG
 from tilewright.plan_tensor import SMS, TMA, TensorPlan

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.errors import UsageError
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import get_args
 from tilewright.dtypes import BF16, FP16
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
-from tilewright.plan import LARGEST_GRID, Dim3, Plan, TensorBox
+from tilewright.plan_base import LARGEST_GRID, Dim3, Plan, TensorBox
 from tilewright.problem import Layout, Problem
 
 FIRST, LAST = 5, 11

@@ -15,7 +15,7 @@ from tilewright.ladder import Rung
 from tilewright.measure import Rival
 from tilewright.nvrtc import installed_version
 from tilewright.operands import Fill, random_operands
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.problem import Problem
 from tilewright.run import Operands, arguments, make_operands, prepare
 

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.backends.base import Backend, Kernel, Matrix, TensorMap
 from tilewright.errors import UsageError
 from tilewright.ladder import Rung
-from tilewright.plan import Plan
+from tilewright.plan_base import Plan
 from tilewright.plan_tensor import LAST, TMA
 from tilewright.problem import Problem
 from tilewright.source import KernelSource, Target
