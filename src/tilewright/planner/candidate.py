@@ -141,7 +141,7 @@ _READERS: dict[str, Reader] = {
     "wave_efficiency": real,
     "split": whole,
     "swap_ab": flag,
-    "plan": optional(Plan.from_dict),
+    "plan": optional(lambda value: Plan.from_dict(value)),
     "terms_us": reals,
     "predicted_us": optional(
         record("predicted_us", Predicted, dict.fromkeys(("burst", "sustained", "low", "high"), real))
