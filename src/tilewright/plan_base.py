@@ -51,8 +51,13 @@ class Plan(ABC):
 
     @property
     @abstractmethod
+    def shared_parts(self) -> Mapping[str, int]:
+        """Bytes of the dynamic shared memory of a block by what lies there, in its order."""
+
+    @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block in bytes."""
+        """Dynamic shared memory of a block in bytes: all of ``shared_parts``."""
+        return sum(self.shared_parts.values())
 
     @abstractmethod
     def constants(self) -> Mapping[str, int | bool]:
