@@ -143,9 +143,10 @@ class Plan(ABC):
         """
         from tilewright.ladder import rung  # which in turn needs the classes of plans, and they this module
 
-        if not isinstance(values, Mapping) or type(values.get("rung")) is not int:
-            raise UsageError(f"a plan is {values!r}; it must be an object whose rung is a whole number")
-        kind = rung(values["rung"]).plan_kind
+        given: Any = values
+        if not isinstance(given, Mapping) or type(given.get("rung")) is not int:
+            raise UsageError(f"a plan is {given!r}; it must be an object whose rung is a whole number")
+        kind = rung(given["rung"]).plan_kind
         made = {each.name: each for each in fields(kind) if each.init}
         derived = {"shared_bytes", *(each.name for each in fields(kind) if not each.init)}
         for name in values:
