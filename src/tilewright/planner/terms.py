@@ -235,7 +235,8 @@ def _hbm_bytes(work: Work, waves: _Waves, problem: Problem, machine: Machine) ->
     fresh = needed - common
     once = np.minimum(1.0, operands / np.maximum(waves.total(fresh), 1))[of]
     read: Floats = fresh * (once + (1 - once) * (1 - far)) + common * (1 - near)
-    return read
+    scaled: Floats = read * np.maximum(1.0, operands / np.maximum(waves.total(read), 1))[of]
+    return scaled
 
 
 def least_bytes_raster(order: Order, places: Ints) -> Order:
