@@ -132,7 +132,7 @@ def test_a_lazy_sequence_is_its_tuple() -> None:
     assert (squares[-1], squares[1:3], len(squares)) == (16, (1, 4), 5)
     assert made == [4, 1, 2], "only what was looked at"
     assert squares == (0, 1, 4, 9, 16)
-    assert (0, 1, 4, 9, 16) == squares
+    assert squares == (0, 1, 4, 9, 16)
     assert squares != (0, 1, 4, 9)
     assert hash(squares) == hash((0, 1, 4, 9, 16))
     assert pickle.loads(pickle.dumps(squares)) == squares

@@ -70,9 +70,7 @@ def test_waves_read_what_a_walk_reads(
     m: int, n: int, clusters: int, cluster: tuple[int, int], group: int, along_n: bool, half_tail: bool
 ) -> None:
     cluster_m, cluster_n = cluster
-    order = Order(
-        m, n, np.array([cluster_m * BM]), np.array([cluster_n * BN]), np.array([group]), np.array([along_n])
-    )
+    order = Order(m, n, np.array([cluster_m * BM]), np.array([cluster_n * BN]), np.array([group]), np.array([along_n]))
     tiles = int(order.tiles_m[0] * order.tiles_n[0])
     waves = list(walk(m, n, clusters, cluster, group, along_n, half_tail))
     assert len(waves) == -(-tiles // clusters), "half tiles do not change the number of waves"
