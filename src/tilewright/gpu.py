@@ -30,8 +30,8 @@ class GpuSpec:
     ``key`` is the short name that ``get_gpu`` takes, None for a device the tables do not know. Clocks are
     in MHz, rates in TFLOPS (1e12 operations a second, dense) and bytes a second, sizes in bytes.
     ``bf16_tensor_tflops`` and ``bf16_tensor_flop_per_clock`` (of one SM) hold for fp16 too. They, the tensor rate of
-    fp8 and ``l2_bytes_per_s`` (reads that hit) are None where no source gives them. ``sources`` says, by field name, where
-    each constant comes from.
+    fp8 and ``l2_bytes_per_s`` (reads that hit) are None where no source gives them. ``sources`` says, by field name,
+    where each constant comes from.
     """
 
     name: str

@@ -247,8 +247,7 @@ def waves(problem: Problem, bm: int, bn: int, cluster: tuple[int, int], places: 
     found = roofline_tensor.waves(problem, cluster[0] * bm, cluster[1] * bn, places)
     last = round(found.last * places)
     said = (
-        f"{found}: {found.waves} in whole, the last with {last} of {places} places taken; "
-        f"{found.use:.0%} of all places have a tile"
+        f"{found}: {found.waves} to run, with {last} of {places} in the last; {found.use:.0%} of all places have a tile"
     )
     return Finding("waves", found.use >= GOOD_USE, found.use, GOOD_USE, "", said, _WAVES, hard=False)
 

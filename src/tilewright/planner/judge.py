@@ -19,6 +19,7 @@ from tilewright.planner.rank import TIE
 from tilewright.planner.why import time_us
 from tilewright.problem import Problem
 
+SCHEDULES = tuple(each for each in get_args(Schedule) if each != "simt")
 LARGEST = 2**16  # of a side of a tile, of stages, of a cluster: far more than any kernel has
 
 
@@ -58,10 +59,9 @@ def judge(
     for name, value in (("stages", stages), ("consumers", consumers)):
         if value is not None:
             _whole(name, (value,), 1, name)
-    if schedule is not None and schedule not in ("cooperative", "pingpong"):
-        possible = " and ".join(each for each in get_args(Schedule) if each != "simt")
-        raise UsageError(f"schedule is {schedule!r}; {possible} are possible")
-    if isinstance(top, bool) or not isinstance(top, int) or top < 0:
+    if schedule not in (None, *SCHEDULES):
+        raise UsageError(f"schedule is {schedule!r}; {' and '.join(SCHEDULES)} are possible")
+    if type(top) is not int or top < 0:
         raise UsageError(f"top is {top!r}; it must be a whole number, 0 or more")
     planning = plan(
         m, n, k, dtype=dtype, layout=layout, gpu=gpu, sms=sms, calibration=calibration, clock=clock, lda=lda, ldb=ldb,

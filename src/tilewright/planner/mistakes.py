@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from tilewright import roofline, roofline_tensor
+from tilewright.plan_tensor import SPARE_REGISTERS
 from tilewright.planner import constraints
 from tilewright.planner.candidate import Candidate
 from tilewright.planner.choice import Choice
@@ -37,7 +38,7 @@ def _registers_forgotten(choice: Choice, found: Found, own: Candidate | None, pl
     if broken is None or not found["stages"].ok:
         return None
     bm, bn, _ = choice.tile
-    room = choice.registers[1] - constraints.SPARE_REGISTERS
+    room = choice.registers[1] - SPARE_REGISTERS
     sharing = constraints.sharing(choice.consumers, choice.schedule)
     most = room * sharing * roofline_tensor.WARPGROUP_THREADS
     return Mistake(
@@ -82,13 +83,13 @@ def _rows_beyond_m(choice: Choice, found: Found, own: Candidate | None, planning
     if rows is None or rows.ok:
         return None
     m, bm, least = choice.problem.m, choice.tile[0], rows.limit or 0
+    hbm = found.get("HBM bandwidth")
+    bound = "" if hbm is None or hbm.ok else f"; HBM sets the time in any case: {hbm.sentence}"
     return Mistake(
         "a tall tile for few rows",
         f"M is {m} and the tile has {bm} rows: {1 - m / bm:.0%} of what its tensor cores multiply is empty, "
         "whatever they reach",
-        f"BM = {least:.0f}; at such M the time is that of reading B once: {found['HBM bandwidth'].sentence}"
-        if "HBM bandwidth" in found and not found["HBM bandwidth"].ok
-        else f"BM = {least:.0f}",
+        f"BM = {least:.0f}{bound}",
     )
 
 
@@ -97,13 +98,14 @@ def _too_few_tiles(choice: Choice, found: Found, own: Candidate | None, planning
     if waves is None or waves.ok or not planning.ranked:
         return None
     best = planning.ranked[0]
-    if best.wave_efficiency < waves.value + CLEARLY:
+    used = waves.value if own is None else own.wave_efficiency  # half tiles in the last wave use more of it
+    if used >= constraints.GOOD_USE or best.wave_efficiency < used + CLEARLY:
         return None
     return Mistake(
         "a tile too large for the waves",
         waves.sentence,
-        f"{best.label} makes {number(best.tiles)} tiles: {best.waves} waves, {best.wave_efficiency:.0%} of the places "
-        "taken",
+        f"{best.label} makes {number(best.tiles)} tiles, {best.waves} wave{'' if best.waves == 1 else 's'} with "
+        f"{best.wave_efficiency:.0%} of the places taken",
     )
 
 
@@ -111,7 +113,6 @@ def _too_few_stages(choice: Choice, found: Found, own: Candidate | None, plannin
     depth, stages = found["pipeline depth"], found["stages"]
     if depth.ok or not depth.limit or choice.problem.k == 0:
         return None
-    step = depth.value / max(1, choice.stages - 1)
     bm, bn, bk = choice.tile
     step = roofline_tensor.tensor_clocks(bm * bn * bk, choice.machine.gpu).value
     needed = math.ceil(depth.limit / step) + 1
