@@ -120,15 +120,20 @@ class Plan(ABC):
 
     def header(self) -> str:
         """The plan as C++, in the form the kernels read."""
-        c_name = self.dtype.c_name
-        lines = [f"namespace tw {{ struct {c_name.removeprefix('tw::')}; }}"] if c_name.startswith("tw::") else []
-        lines += ["namespace plan {", f"using T = {c_name};"]
-        lines += [_constant(name, value) for name, value in self.constants().items()]
-        return "\n".join([*lines, "}  // namespace plan", ""])
+        return header_of(self.dtype, self.constants())
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         return {**asdict(self), "dtype": self.dtype.name, "shared_bytes": self.shared_bytes}
+
+
+def header_of(dtype: DType, constants: Mapping[str, int | bool]) -> str:
+    """An element type, ``plan::T``, and constants as C++."""
+    c_name = dtype.c_name
+    lines = [f"namespace tw {{ struct {c_name.removeprefix('tw::')}; }}"] if c_name.startswith("tw::") else []
+    lines += ["namespace plan {", f"using T = {c_name};"]
+    lines += [_constant(name, value) for name, value in constants.items()]
+    return "\n".join([*lines, "}  // namespace plan", ""])
 
 
 def _constant(name: str, value: int | bool) -> str:
