@@ -27,13 +27,13 @@ def region(backend: Backend, boxes: int, across: int) -> probes.Region:
 
 
 @pytest.mark.parametrize("across", [1, 4])
-def test_a_copy_moves_every_box(emulator: Backend, across: int) -> None:
-    origin, target = region(emulator, 24, across), probes.allocate(emulator, 24 * BOX_BYTES, across)
+def test_a_copy_moves_every_box(backend: Backend, across: int) -> None:
+    origin, target = region(backend, 24, across), probes.allocate(backend, 24 * BOX_BYTES, across)
     stream = Stream(load=True, store=True, stages=4)
-    laps = stream.run(emulator, 3, (origin, target), Pattern.swept(3), most=8)
+    laps = stream.run(backend, 3, (origin, target), Pattern.swept(3), most=8)
     assert laps.work.tolist() == [8, 8, 8]
     np.testing.assert_array_equal(
-        emulator.download(target.memory).view(np.uint16), emulator.download(origin.memory).view(np.uint16)
+        backend.download(target.memory).view(np.uint16), backend.download(origin.memory).view(np.uint16)
     )
 
 
@@ -45,26 +45,26 @@ def test_clusters_share_what_they_load(policy: Any) -> None:
     assert laps.work.tolist() == [9] * 4
 
 
-def test_fill_repeats_the_seed_everywhere(emulator: Backend) -> None:
-    filled = memory.random_region(emulator, 2, 2 * MiB, MiB // 2, across=4)
-    words = emulator.download(filled.memory).view(np.uint16)
+def test_fill_repeats_the_seed_everywhere(backend: Backend) -> None:
+    filled = memory.random_region(backend, 2, 2 * MiB, MiB // 2, across=4)
+    words = backend.download(filled.memory).view(np.uint16)
     np.testing.assert_array_equal(words[: len(words) // 4], words[len(words) // 4 : len(words) // 2])
     assert np.unique(words).size > 1000
 
 
 @pytest.mark.parametrize(("bm", "bn", "consumers"), [(64, 8, 1), (128, 64, 2), (256, 128, 2)])
-def test_a_tile_is_multiplied_while_boxes_arrive(emulator: Backend, bm: int, bn: int, consumers: int) -> None:
+def test_a_tile_is_multiplied_while_boxes_arrive(backend: Backend, bm: int, bn: int, consumers: int) -> None:
     tile = Tile(bm, bn, consumers, sets=2, stages=2)
-    run = TileRun(tile, emulator, 2, region(emulator, 4, 2))
+    run = TileRun(tile, backend, 2, region(backend, 4, 2))
     multiplied, loaded = run.run(3, most=5)
     assert multiplied.work.tolist() == [3, 3]
     assert all(0 < boxes <= 5 for boxes in loaded.work)
-    image = emulator.download(run.operands).view(BF16.numpy).astype(np.float64).reshape(2, -1)
+    image = backend.download(run.operands).view(BF16.numpy).astype(np.float64).reshape(2, -1)
     total = 0.0
     for stage in image:  # the sum over all of A B needs only the sums of A's and B's columns, chunks unswizzled
         a, b = (unswizzled(part) for part in (stage[: bm * 64], stage[bm * 64 :]))
         total += float(a.sum(0) @ b.sum(0))
-    sums = emulator.download(run.sums).astype(np.float64).sum(1)
+    sums = backend.download(run.sums).astype(np.float64).sum(1)
     scale = float(np.abs(image).sum())
     np.testing.assert_allclose(sums, 3 * total, atol=1e-4 * scale)
 
@@ -79,11 +79,11 @@ def unswizzled(tile: Array) -> Array:
     return out.reshape(len(rows), 64)
 
 
-def test_mma_sums(emulator: Backend) -> None:
-    operands = probes.mma_operands(emulator)
-    laps, sums = probes.rate(emulator, probes.MMA, operands, 2, 3)
+def test_mma_sums(backend: Backend) -> None:
+    operands = probes.mma_operands(backend)
+    laps, sums = probes.rate(backend, probes.MMA, operands, 2, 3)
     assert laps.work.tolist() == [3, 3]
-    fragments = emulator.download(operands).view(BF16.numpy).astype(np.float64).reshape(8, 32, 2, 4, 4, 2)
+    fragments = backend.download(operands).view(BF16.numpy).astype(np.float64).reshape(8, 32, 2, 4, 4, 2)
     # k of a fragment: 2 (lane % 4) + element, 8 further in registers 2 and 3 of A, 1 and 3 of B.
     total = 0.0
     for warp in fragments:
@@ -97,19 +97,19 @@ def test_mma_sums(emulator: Backend) -> None:
     np.testing.assert_allclose(sums.astype(np.float64).sum(1), 3 * total, rtol=1e-4)
 
 
-def test_fma_sums(emulator: Backend) -> None:
-    operands = probes.fma_operands(emulator)
-    laps, sums = probes.rate(emulator, probes.FMA, operands, 1, 2)
+def test_fma_sums(backend: Backend) -> None:
+    operands = probes.fma_operands(backend)
+    laps, sums = probes.rate(backend, probes.FMA, operands, 1, 2)
     assert laps.work.tolist() == [2]
-    values = emulator.download(operands).astype(np.float64).reshape(-1, 2, 8)
+    values = backend.download(operands).astype(np.float64).reshape(-1, 2, 8)
     np.testing.assert_allclose(sums[0], 16 * values[:, 0].sum(1) * values[:, 1].sum(1), rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
-def test_blocks_of_the_empty_kernel_meet(emulator: Backend, cluster: int) -> None:
-    met = emulator.empty(1, 4, FP32)
-    probes.empty_kernel(cluster).launch(emulator, 4, [met])
-    assert emulator.download(met).view(np.uint32)[0].tolist() == [1, 2, 3, 4]
+def test_blocks_of_the_empty_kernel_meet(backend: Backend, cluster: int) -> None:
+    met = backend.empty(1, 4, FP32)
+    probes.empty_kernel(cluster).launch(backend, 4, [met])
+    assert backend.download(met).view(np.uint32)[0].tolist() == [1, 2, 3, 4]
 
 
 # ---- whole microbenchmarks, small: their figures mean nothing here, but every reading has to be there --------------

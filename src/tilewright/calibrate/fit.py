@@ -15,6 +15,7 @@ from tilewright.gpu import GpuSpec
 from tilewright.planner.calibration import Calibration
 
 PORT = 128  # bytes a clock of an SM's shared memory (GpuSpec.shared_bytes_per_clock of every Hopper)
+LARGER_THAN_L2 = 1 << 30  # bytes
 BURST_MS = 25.0  # the power limit takes longer than that to bite
 SLOWED = 0.01  # a run counts as slower by contention from this share on
 RESIDENT = 16 << 20  # bytes that L2 holds with ease; where rates of L2 are taken
@@ -44,8 +45,19 @@ class Readings:
 
     def of(self, microbenchmark: str, **conditions: Any) -> list[Mapping[str, Any]]:
         """The values of those that meet the conditions, at least one. Raises ``UsageError`` when there is none."""
+        return [reading.values for reading in self._chosen(microbenchmark, conditions)]
+
+    def figure(self, microbenchmark: str, value: str, **conditions: Any) -> Figure:
+        """Median and quartiles of one value."""
+        return figure([values[value] for values in self.of(microbenchmark, **conditions)])
+
+    def conditions(self, microbenchmark: str, name: str, **conditions: Any) -> list[Any]:
+        """The values that a condition takes among the readings that meet others, ascending, at least one."""
+        return sorted({reading.conditions[name] for reading in self._chosen(microbenchmark, conditions)})
+
+    def _chosen(self, microbenchmark: str, conditions: Mapping[str, Any]) -> list[Reading]:
         found = [
-            reading.values
+            reading
             for reading in self.all
             if reading.microbenchmark == microbenchmark
             and all(reading.conditions.get(name) == value for name, value in conditions.items())
@@ -54,21 +66,6 @@ class Readings:
             told = ", ".join(f"{name} {value}" for name, value in conditions.items())
             raise UsageError(f"there are no readings of {microbenchmark}{' with ' + told if told else ''}")
         return found
-
-    def figure(self, microbenchmark: str, value: str, **conditions: Any) -> Figure:
-        """Median and quartiles of one value."""
-        return figure([values[value] for values in self.of(microbenchmark, **conditions)])
-
-    def conditions(self, microbenchmark: str, name: str, **conditions: Any) -> list[Any]:
-        """The values that a condition takes among the readings that meet others, ascending."""
-        return sorted(
-            {
-                reading.conditions[name]
-                for reading in self.all
-                if reading.microbenchmark == microbenchmark
-                and all(reading.conditions.get(key) == value for key, value in conditions.items())
-            }
-        )
 
 
 @dataclass(frozen=True)
@@ -164,23 +161,14 @@ def burst(reading: Mapping[str, Any]) -> float:
 
 def steady_states(found: Readings) -> list[Steady]:
     """The steady states of ``power``; loads come from L2, and from HBM too where the working set is larger than L2."""
+    found.of("power")
     states = []
     for reading in found.all:
         if reading.microbenchmark == "power":
-            loaded = reading.values["loaded_bytes_per_s"]
-            from_hbm = reading.conditions["working_set_bytes"] > 1 << 30
-            states.append(
-                Steady(
-                    reading.conditions["state"],
-                    reading.values["power_w"],
-                    reading.values["clock_mhz"],
-                    reading.values["flop_per_s"],
-                    loaded,
-                    loaded if from_hbm else 0.0,
-                )
-            )
-    if not states:
-        raise UsageError("there are no readings of power")
+            values, loaded = reading.values, reading.values["loaded_bytes_per_s"]
+            hbm = loaded if reading.conditions["working_set_bytes"] > LARGER_THAN_L2 else 0.0
+            state = reading.conditions["state"]
+            states.append(Steady(state, values["power_w"], values["clock_mhz"], values["flop_per_s"], loaded, hbm))
     return states
 
 

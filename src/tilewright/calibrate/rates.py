@@ -152,7 +152,7 @@ def launch_probes() -> list[Probe]:
 
 
 def graph_launch(backend: CudaBackend, sms: int, effort: Effort = Effort()) -> Iterator[Reading]:
-    """Microseconds a node of a CUDA graph that does nothing: a block an SM with 200 KB each; alone and in clusters of 2."""
+    """Microseconds of a CUDA graph's node that does nothing, a block an SM with 200 KB; also in clusters of 2."""
     from tilewright.backends.cuda_timer import CudaTimer
 
     timer = CudaTimer(backend)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tilewright.cli import output
 from tilewright.cli.options import Json
-from tilewright.errors import UsageError
+from tilewright.errors import TilewrightError, UsageError
 
 if TYPE_CHECKING:
     from tilewright.calibrate.fit import Fitted
@@ -53,7 +53,12 @@ def calibrate(
     limit = (measured.provenance.before or {}).get("power_limit_w")
     if limit is None:
         raise UsageError("the power limit is not known: NVML did not tell it (pip install nvidia-ml-py)")
-    fitted = fit.calibrate(measured.readings, measured.spec, measured.label, float(limit))
+    try:
+        fitted = fit.calibrate(measured.readings, measured.spec, measured.label, float(limit))
+    except UsageError as error:
+        if not measured.errors:
+            raise
+        raise TilewrightError(f"the calibration is not complete: {error}") from error
     if out is not None:
         fitted.calibration.save(out)
     if json:
