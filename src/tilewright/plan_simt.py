@@ -37,9 +37,9 @@ class SimtPlan(Plan):
                 )
 
     @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block in bytes: ``stages * bk * (bm + pad + bn) * itemsize``."""
-        return self.stages * self.bk * (self.bm + self.pad + self.bn) * self.dtype.itemsize
+    def shared_parts(self) -> Mapping[str, int]:
+        """Bytes of the stages, all there is: ``stages * bk * (bm + pad + bn) * itemsize``."""
+        return {"stages": self.stages * self.bk * (self.bm + self.pad + self.bn) * self.dtype.itemsize}
 
     def constants(self) -> Mapping[str, int | bool]:
         """What the kernels read as ``plan::NAME``, in the order of the header."""

@@ -120,11 +120,14 @@ class TensorPlan(Plan):
         return (self.bm + self.bn) * self.bk * self.dtype.itemsize
 
     @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block: the stages, the epilogue's slabs, and two 8-byte mbarriers a stage."""
+    def shared_parts(self) -> Mapping[str, int]:
+        """Bytes of a block's shared memory: the stages, the epilogue's slabs, and two 8-byte mbarriers a stage."""
         slab = 64 * self.epilogue_columns * self.dtype.itemsize
-        barriers = 16 * self.stages if self.rung >= TMA else 0
-        return self.stages * self.tile_bytes + self.consumers * self.epilogue_slabs * slab + barriers
+        return {
+            "stages": self.stages * self.tile_bytes,
+            "epilogue slabs": self.consumers * self.epilogue_slabs * slab,
+            "barriers": 16 * self.stages if self.rung >= TMA else 0,
+        }
 
     @property
     def accumulators(self) -> int:

@@ -1,1 +1,1 @@
-"""Choosing a plan without measuring: every kernel that could compute a problem, what limits it, and its predicted time."""
+"""Choosing a plan without measuring: each kernel that could compute a problem, what limits it, its predicted time."""

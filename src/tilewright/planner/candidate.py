@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from tilewright.plan_base import Plan
+from tilewright.planner.reading import (
+    Reader,
+    build,
+    choice,
+    flag,
+    optional,
+    read_fields,
+    real,
+    reals,
+    record,
+    text,
+    whole,
+    wholes,
+)
 
 Schedule = Literal["cooperative", "pingpong", "simt"]
 
 
 @dataclass(frozen=True)
 class Raster:
-    """The order of the tiles: super-rows of ``group`` cluster tiles along M or N. Of a grid of one tile a block, rows."""
+    """The order of the tiles: super-rows of ``group`` cluster tiles along M or N; of one tile a block, rows of them."""
 
     group: int = 1
     along: Literal["m", "n"] = "m"
@@ -34,12 +48,12 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to compute a problem. Bytes, registers and clocks are exact; ``terms_us`` and ``predicted_us`` are the model's.
+    """One way to compute a problem. Bytes and registers are exact; ``terms_us`` and ``predicted_us`` are the model's.
 
     ``tile`` is BM, BN, BK; ``cluster`` blocks along M and N. ``max_stages`` is how many fit beside the epilogue's
-    buffers, ``max_stages_no_epilogue`` without them. ``register_split`` is registers a thread of those that load and of
-    those that multiply, None where all threads do both. ``tail`` says how the last wave is computed. ``rejected`` is the
-    reason why it is no choice; then it may have no ``plan``, no terms and no times.
+    buffers, ``max_stages_no_epilogue`` without them. ``register_split`` is registers a thread of those that load and
+    of those that multiply, None where all threads do both. ``tail`` says how the last wave is computed. ``rejected``
+    is the reason why it is no choice; then it may have no ``plan``, no terms and no times.
     """
 
     family: str
@@ -80,10 +94,57 @@ class Candidate:
         return " ".join([*words, *(["swap-AB"] if self.swap_ab else [])])
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values under the names of the fields."""
-        raise NotImplementedError
+        """JSON-ready values under the names of the fields, and the ``label``."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            "label": self.label,
+            **values,
+            "tile": list(self.tile),
+            "cluster": list(self.cluster),
+            "register_split": None if self.register_split is None else list(self.register_split),
+            "raster": asdict(self.raster),
+            "terms_us": dict(self.terms_us),
+            "predicted_us": None if self.predicted_us is None else asdict(self.predicted_us),
+            "plan": None if self.plan is None else self.plan.to_dict(),
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Candidate:
-        """The inverse of ``to_dict``. Raises ``UsageError`` for what is no candidate."""
-        raise NotImplementedError
+        """The inverse of ``to_dict``; fields that have a default may be left out.
+
+        Raises ``UsageError`` for what is no candidate, naming the field.
+        """
+        return build("candidate", cls, read_fields("candidate", values, _READERS, {"label"}))
+
+
+_READERS: dict[str, Reader] = {
+    "family": text,
+    "tile": wholes(3),
+    "stages": whole,
+    "max_stages": whole,
+    "max_stages_no_epilogue": whole,
+    "cluster": wholes(2),
+    "consumers": whole,
+    "schedule": choice(*get_args(Schedule)),
+    "raster": record("raster", Raster, {"group": whole, "along": choice("m", "n")}),
+    "tail": choice("whole", "half"),
+    "k_alternates": flag,
+    "intensity_flop_per_byte": real,
+    "operand_traffic_bytes": whole,
+    "operand_traffic_bytes_multicast": whole,
+    "stage_bytes": whole,
+    "shared_bytes": whole,
+    "accumulator_registers_per_thread": whole,
+    "register_split": optional(wholes(2)),
+    "tiles": whole,
+    "waves": whole,
+    "wave_efficiency": real,
+    "split": whole,
+    "swap_ab": flag,
+    "plan": optional(lambda value: Plan.from_dict(value)),
+    "terms_us": reals,
+    "predicted_us": optional(
+        record("predicted_us", Predicted, dict.fromkeys(("burst", "sustained", "low", "high"), real))
+    ),
+    "rejected": optional(text),
+}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
+from tilewright.errors import UsageError
 from tilewright.planner.candidate import Candidate
+from tilewright.planner.reading import Reader, build, choice, each_of, flag, read_fields, real, text, whole
 from tilewright.problem import Problem
 
 SCHEMA = "tilewright.plan/1"
@@ -20,7 +22,8 @@ class Planning:
 
     ``gpu`` is a key or name; ``assumed_gpu`` says that nobody named it and none is present. ``sms`` are those that the
     kernel may use. ``clock`` is the state whose times rank, ``clock_mhz`` that of the pick in it. ``ranked`` are the
-    candidates by predicted time, ``rejected`` those that are no choice, each with its reason.
+    candidates by predicted time, ``rejected`` those that are no choice, each with its reason;
+    both compare as tuples do.
     """
 
     problem: Problem
@@ -31,19 +34,54 @@ class Planning:
     clock_mhz: float
     regime: Regime
     calibration: str
-    ranked: tuple[Candidate, ...]
-    rejected: tuple[Candidate, ...]
+    ranked: Sequence[Candidate]
+    rejected: Sequence[Candidate]
 
     @property
     def pick(self) -> Candidate:
-        """The candidate to take."""
+        """The candidate to take. Raises ``UsageError`` where C has no elements and so nothing is launched."""
+        if not self.ranked:
+            raise UsageError(f"{self.problem}: C has no elements, so there is nothing to launch and nothing to pick")
         return self.ranked[0]
 
     def to_dict(self, top: int | None = None, *, all: bool = False) -> dict[str, Any]:
-        """JSON-ready values; the ``top`` of the ranked candidates, with ``all`` the rejected ones after them."""
-        raise NotImplementedError
+        """JSON-ready values; the ``top`` of the ranked candidates, with ``all`` the rejected ones after them.
+
+        ``pick`` is the first of the ranked, None where there is none. Raises ``UsageError`` for a ``top`` below 1.
+        """
+        if top is not None and top < 1:
+            raise UsageError(f"top is {top}; at least 1 candidate can be shown")
+        shown = [*self.ranked[:top], *(self.rejected if all else ())]
+        return {
+            "schema": SCHEMA,
+            "problem": self.problem.to_dict(),
+            **{each.name: getattr(self, each.name) for each in fields(self) if each.name in _READERS},
+            "pick": self.ranked[0].to_dict() if self.ranked else None,
+            "candidates": [each.to_dict() for each in shown],
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Planning:
-        """The inverse of ``to_dict(all=True)``."""
-        raise NotImplementedError
+        """The inverse of ``to_dict(all=True)``; of another, a planning of the candidates it lists.
+
+        Raises ``UsageError`` for what is no planning, naming the field.
+        """
+        readers = {"problem": Problem.from_dict, **_READERS, "candidates": each_of(Candidate.from_dict)}
+        found = read_fields("planning", values, readers, {"schema", "pick"})
+        if values.get("schema") != SCHEMA:
+            raise UsageError(f"planning field 'schema' is {values.get('schema')!r}; {SCHEMA!r} is possible")
+        listed = found.pop("candidates", ())
+        found["ranked"] = tuple(each for each in listed if each.rejected is None)
+        found["rejected"] = tuple(each for each in listed if each.rejected is not None)
+        return build("planning", cls, found)
+
+
+_READERS: dict[str, Reader] = {
+    "gpu": text,
+    "assumed_gpu": flag,
+    "sms": whole,
+    "clock": choice(*get_args(Clock)),
+    "clock_mhz": real,
+    "regime": choice(*get_args(Regime)),
+    "calibration": text,
+}

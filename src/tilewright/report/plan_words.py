@@ -1,0 +1,122 @@
+"""A planning in words: what was asked, what limits the pick, and the figures that tables and pages both show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.errors import UsageError
+from tilewright.gpu import get_gpu
+from tilewright.planner.candidate import Candidate
+from tilewright.planner.planning import Clock, Planning, Regime
+from tilewright.planner.why import INSIDE, time_us, words
+from tilewright.problem import Problem
+from tilewright.report.table import number
+
+REGIMES: dict[Regime, str] = {
+    "compute": "compute-limited: the tensor cores (fp32: the FMA units) are what the main loop waits for",
+    "L2": "L2-limited: the main loop waits for operands from the L2 cache",
+    "HBM": "HBM-limited: the main loop waits for memory",
+    "latency": "latency-limited: launch, first load and epilogue take more than the main loop",
+    "power": "power-limited: nothing waits, but the power limit lowers the clock under sustained load",
+    "wave": "wave-limited: places that are idle in the last wave, or lie beyond C's edges, cost the most",
+}
+ASSUMED = "assumed: no GPU here, none named"
+
+
+def gpu_name(key: str) -> str:
+    """The name of a GPU for people; what was given where the tables do not know it."""
+    try:
+        return get_gpu(key).name
+    except UsageError:
+        return key
+
+
+def asked(planning: Planning) -> str:
+    """The question in a line: problem, GPU and whether it was assumed, SMs.
+
+    ``4096x4096x4096 bf16 on H200 SXM (assumed: no GPU here, none named), 132 SMs``.
+    """
+    assumed = f" ({ASSUMED})" if planning.assumed_gpu else ""
+    return f"{planning.problem} on {gpu_name(planning.gpu)}{assumed}, {planning.sms} SMs"
+
+
+def basis(planning: Planning) -> str:
+    """What the times rest on: the constants and the state of the clock."""
+    state = {"sustained": "under sustained load", "burst": "in a short burst on a cool card"}[planning.clock]
+    return f"times {state}, predicted from constants: {planning.calibration}"
+
+
+def nothing(problem: Problem) -> str:
+    """What there is to say of a problem whose C has no elements."""
+    return f"C is {problem.m} x {problem.n}: it has no elements, so there is nothing to launch"
+
+
+def tflops(candidate: Candidate, problem: Problem, clock: Clock) -> float | None:
+    """The predicted speed, counting the problem's own operations alone; None where there is no time."""
+    if candidate.predicted_us is None or not time_us(candidate, clock):
+        return None
+    return problem.flops / time_us(candidate, clock) / 1e6
+
+
+def microseconds(value: float) -> str:
+    """A time at four digits, whole from 10,000 us on."""
+    return f"{value:,.0f}" if value >= 1e4 else f"{value:,.1f}" if value >= 100 else f"{value:.2f}"
+
+
+def predicted(planning: Planning) -> str:
+    """The times of the pick, each with its clock: that which ranks with its interval, and the other."""
+    pick = planning.pick
+    times = pick.predicted_us
+    if times is None:
+        raise UsageError(f"{pick.label} has no predicted time: {pick.rejected}")
+    speed = tflops(pick, planning.problem, planning.clock)
+    first = (
+        f"{microseconds(time_us(pick, planning.clock))} us {planning.clock} at {planning.clock_mhz / 1e3:.2f} GHz "
+        f"(8 times in 10 between {microseconds(times.low)} and {microseconds(times.high)})"
+    )
+    other: Clock = "burst" if planning.clock == "sustained" else "sustained"
+    at = f"{microseconds(time_us(pick, other))} us {other}"
+    return f"{first}, {number(speed, 4)} TFLOPS; {at}"
+
+
+def time_goes(candidate: Candidate) -> str:
+    """The terms that add up, and what of the main loop is the largest."""
+    terms = candidate.terms_us
+    adding = [f"{words(name)} {microseconds(value)}" for name, value in terms.items() if name not in INSIDE]
+    inside = {name: terms[name] for name in INSIDE if name in terms}
+    largest = sorted(inside, key=lambda name: -inside[name])[:2]
+    within = ", ".join(f"{words(name)} {microseconds(inside[name])}" for name in largest)
+    return " + ".join(adding) + (f" us; the main loop alone by {within}" if within else " us")
+
+
+def facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
+    """What is exact about a candidate, by name."""
+    yield "operands", f"{candidate.intensity_flop_per_byte:.4g} FLOP/B, {_traffic(candidate)}"
+    yield (
+        "waves",
+        (
+            f"{candidate.tiles:,} tiles in {candidate.waves:,} wave{'s' * (candidate.waves != 1)}, "
+            f"{candidate.wave_efficiency:.1%} of the places busy; super-rows of {candidate.raster}"
+        ),
+    )
+    yield (
+        "stages",
+        (
+            f"{candidate.stages} of {candidate.stage_bytes / 1024:,.4g} KB; {candidate.max_stages} fit, "
+            f"{candidate.max_stages_no_epilogue} without the epilogue's buffers"
+        ),
+    )
+    split = candidate.register_split
+    threads = "" if split is None else f" of {split[1]}; {split[0]} for those that load"
+    yield "registers", f"{candidate.accumulator_registers_per_thread} accumulators a thread{threads}"
+
+
+def _traffic(candidate: Candidate) -> str:
+    alone, shared = candidate.operand_traffic_bytes, candidate.operand_traffic_bytes_multicast
+    saved = f", {gigabytes(shared)} with multicast" if shared < alone else ""
+    return f"{gigabytes(alone)} of A and B read by tiles{saved}"
+
+
+def gigabytes(count: int) -> str:
+    """Bytes as GB, or MB where that is less than one."""
+    return f"{count / 1e9:,.4g} GB" if count >= 1e9 else f"{count / 1e6:,.4g} MB"
