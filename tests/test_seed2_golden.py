@@ -131,7 +131,7 @@ def test_the_table(tile: tuple[int, int], flop_per_byte: int, kilobytes: int, mo
 
 
 def test_beside_an_epilogue_fewer_stages_fit() -> None:
-    # With the least buffer for C, 64 rows by 16 columns a consumer, three of the four tiles lose a stage or nothing.
+    # With the least buffer for C, 64 rows by 16 columns a consumer, the two smaller tiles lose a stage.
     least = 2 * 64 * 16 * BF16
     fit = [constraints.stages_that_fit(int(k_step_bytes(*tile, 64, BF16).value), H100, least) for tile, *_ in TABLE]
     assert fit == [13, 6, 4, 3]
