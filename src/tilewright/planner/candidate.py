@@ -93,6 +93,11 @@ class Candidate:
         words += [f"split{self.split}"] if self.split > 1 else []
         return " ".join([*words, *(["swap-AB"] if self.swap_ab else [])])
 
+    def _repr_html_(self) -> str:
+        from tilewright.report.plan_html import candidate_html  # not for who plans without a notebook
+
+        return candidate_html(self)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the names of the fields, and the ``label``."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tilewright.plan_tensor import REGISTER_FILE, SHARED_LIMIT
 from tilewright.planner.candidate import Candidate
+from tilewright.planner.planning import Planning
 from tilewright.problem import Problem
 
 Indices = npt.NDArray[np.int64]
@@ -54,6 +55,19 @@ class TileMap:
         steps = ((self.down, self.step_down), (self.across, self.step_across))
         down, across = (np.minimum(step, size - np.arange(0, size, step)) for size, step in steps)
         return np.multiply.outer(down, across)
+
+
+def tiles_of(candidate: Candidate, planning: Planning, *, most: tuple[int, int]) -> TileMap:
+    """The tiles of a candidate of a planning over the places that its plan's grid has on those SMs."""
+    return tile_map(candidate, planning.problem, places(candidate, planning.sms), most=most)
+
+
+def places(candidate: Candidate, sms: int) -> int:
+    """Blocks that compute tiles at the same time: of a persistent grid all, else as many as give its waves."""
+    blocks = getattr(candidate.plan, "blocks", 0)
+    if blocks or not candidate.waves or not candidate.wave_efficiency:
+        return int(blocks or sms)
+    return max(1, round(candidate.tiles / (candidate.waves * candidate.wave_efficiency)))
 
 
 def tile_map(candidate: Candidate, problem: Problem, at_once: int, *, most: tuple[int, int]) -> TileMap:

@@ -21,6 +21,7 @@ from tilewright.report.plan_words import (
     REGIMES,
     asked,
     basis,
+    by_reason,
     facts,
     gigabytes,
     microseconds,
@@ -113,16 +114,13 @@ def _cell(above: str, below: str) -> Text:
 
 def rejected_list(rejected: Sequence[Candidate]) -> Iterator[RenderableType]:
     """Each rejected candidate with its reason; those that share a reason stand together."""
-    reasons: dict[str, list[Candidate]] = {}
-    for each in rejected:
-        reasons.setdefault(str(each.rejected), []).append(each)
     yield Text(f"{len(rejected):,} rejected", "bold")
-    for reason, those in reasons.items():
+    for reason, labels in by_reason(rejected):
         yield _set_in(reason)
-        yield Padding(Text(", ".join(each.label for each in those), "dim"), (0, 0, 0, 2 * INDENT), expand=False)
+        yield Padding(Text(", ".join(labels), "dim"), (0, 0, 0, 2 * INDENT), expand=False)
 
 
-def why_table(found: Why, width: int) -> RenderableType:
+def why_table(found: Why) -> RenderableType:
     """Two candidates term by term: what adds up, the parts of the main loop set in, and where each comes from."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("us", no_wrap=True)
@@ -130,18 +128,17 @@ def why_table(found: Why, width: int) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("from")
     for term in found.terms:
-        source = term.a_from if term.a_from == term.b_from else f"A: {term.a_from}; B: {term.b_from}"
         table.add_row(
             words(term.name) if term.adds else f"  {words(term.name)}",
-            microseconds(term.a_us),
-            microseconds(term.b_us),
+            f"{term.a_us:,.2f}",
+            f"{term.b_us:,.2f}",
             f"{term.difference_us:+,.2f}",
-            Text(source),
+            Text(term.source.replace("; B: ", "\nB: ")),
             style="" if term.adds else "dim",
         )
     a, b = (time_us(each, found.clock) for each in (found.a, found.b))
     table.add_section()
-    table.add_row(f"{found.clock}", microseconds(a), microseconds(b), f"{found.difference_us:+,.2f}", "", style="bold")
+    table.add_row(found.clock, f"{a:,.2f}", f"{b:,.2f}", f"{found.difference_us:+,.2f}", "", style="bold")
     heads = [Text.assemble((f"{name}  ", "bold"), each.label) for name, each in (("A", found.a), ("B", found.b))]
     note = "set in: what the main loop is, wave by wave, the largest of"
     return Group(*heads, Text(str(found)), Text(), table, Text(note, "dim italic"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
@@ -32,12 +32,12 @@ def gpu_name(key: str) -> str:
 
 
 def asked(planning: Planning) -> str:
-    """The question in a line: problem, GPU and whether it was assumed, SMs.
+    """The question in a line: the GPU and whether it was assumed, its SMs, the problem.
 
-    ``4096x4096x4096 bf16 on H200 SXM (assumed: no GPU here, none named), 132 SMs``.
+    ``H200 SXM (assumed: no GPU here, none named), 132 SMs: 4096x4096x4096 bf16``.
     """
     assumed = f" ({ASSUMED})" if planning.assumed_gpu else ""
-    return f"{planning.problem} on {gpu_name(planning.gpu)}{assumed}, {planning.sms} SMs"
+    return f"{gpu_name(planning.gpu)}{assumed}, {planning.sms} SMs: {planning.problem}"
 
 
 def basis(planning: Planning) -> str:
@@ -115,6 +115,14 @@ def _traffic(candidate: Candidate) -> str:
     alone, shared = candidate.operand_traffic_bytes, candidate.operand_traffic_bytes_multicast
     saved = f", {gigabytes(shared)} with multicast" if shared < alone else ""
     return f"{gigabytes(alone)} of A and B read by tiles{saved}"
+
+
+def by_reason(rejected: Iterable[Candidate]) -> list[tuple[str, list[str]]]:
+    """The labels of rejected candidates under each reason, in the order in which the reasons come."""
+    reasons: dict[str, list[str]] = {}
+    for each in rejected:
+        reasons.setdefault(str(each.rejected), []).append(each.label)
+    return list(reasons.items())
 
 
 def gigabytes(count: int) -> str:
