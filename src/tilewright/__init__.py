@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tilewright.gpu import known_gpus as known_gpus
     from tilewright.gpu import query_gpu as query_gpu
     from tilewright.plan_base import Plan as Plan
+    from tilewright.planner.plan import plan as plan
     from tilewright.problem import Problem as Problem
 
 # Where each public name lives; the same names as above, which only type checkers read.
@@ -38,6 +39,7 @@ _HOMES = {
     ),
     "gpu": ("GpuSpec", "get_gpu", "known_gpus", "query_gpu"),
     "plan_base": ("Plan",),
+    "planner.plan": ("plan",),
     "problem": ("Problem",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

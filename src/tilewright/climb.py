@@ -221,11 +221,10 @@ def plan_rows(problem: Problem, chosen: Sequence[Rung], gpu: GpuSpec, *, emulate
 
     A persistent grid in the emulator has a single cluster, so that it has several tiles to compute in a small C.
     """
-    aligned = all(ld * problem.dtype.itemsize % 16 == 0 for ld in (problem.lda, problem.ldb, problem.ldc))
     records = results.recorded()
     rows = []
     for rung in chosen:
-        plan = rung.plan(problem.dtype, aligned=aligned, a_layout=problem.a_layout, b_layout=problem.b_layout)
+        plan = rung.plan(problem.dtype, aligned=problem.aligned, a_layout=problem.a_layout, b_layout=problem.b_layout)
         if emulated and isinstance(plan, TensorPlan) and plan.persistent:
             plan = plan.with_(blocks=plan.cluster)
         rows.append(Row(rung, plan, derived(plan, gpu), recorded=_recorded(records, rung, problem)))

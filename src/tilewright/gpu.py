@@ -127,6 +127,9 @@ _DEVICE_NAMES = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200"}
 # architecture since 8.6 but these has 128.
 _FMA_LANES_OF = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
 
+# Clusters of 1, 2 and 4 blocks at the same time, one block an SM: cuOccupancyMaxActiveClusters on an H200 of 132 SMs.
+_CLUSTERS_OF_132 = {1: 132, 2: 66, 4: 30}
+
 
 def known_gpus() -> tuple[str, ...]:
     """The keys ``get_gpu`` accepts."""
@@ -145,6 +148,26 @@ def get_gpu(name: str) -> GpuSpec:
             return spec
     listed = ", ".join(f"{key} ({spec.name})" for key, spec in _KNOWN.items())
     raise UsageError(f"GPU {name!r} is not one of {listed}")
+
+
+def clusters_that_fit(blocks: int, gpu: GpuSpec, sms: int | None = None) -> int:
+    """Clusters of ``blocks`` that run at the same time on ``sms`` SMs (all of them if None), one block an SM.
+
+    A cluster lies within one GPC, and GPCs have different numbers of SMs: clusters of 4 fit 30 times on 132 SMs, not 33.
+    Pairs of SMs are a TPC and always fit. A size that was not measured has at most the SMs of the next smaller one that
+    was. Raises ``UsageError`` where ``sms`` is none of the GPU's numbers or no cluster fits.
+    """
+    most = gpu.sm_count if sms is None else sms
+    if not 1 <= most <= gpu.sm_count:
+        raise UsageError(f"sms is {sms}; {gpu.name} has 1 to {gpu.sm_count}")
+    if blocks < 1:
+        raise UsageError(f"a cluster of {blocks} blocks; it has at least 1")
+    known = _CLUSTERS_OF_132 if gpu.sm_count == 132 else {1: gpu.sm_count}
+    size = max(size for size in known if size <= blocks)
+    fit = min(known[size] * size // blocks, most // blocks)
+    if fit < 1:
+        raise UsageError(f"a cluster of {blocks} blocks does not fit on {most} SMs")
+    return fit
 
 
 def query_gpu(ordinal: int = 0) -> GpuSpec:

@@ -37,11 +37,11 @@ MOST_STAGES = 8
 _Changes = Mapping[str, Any]
 _Value = TypeVar("_Value")
 _LAYOUTS = tuple(product(("row", "column"), repeat=2))
-_TILES = tuple(product((64, 128, 192, 256, 384), range(16, 257, 16)))
-_WARPS = ((1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (1, 8), (4, 4))
+TILES = tuple(product((64, 128, 192, 256, 384), range(16, 257, 16)))
+WARPS = ((1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (1, 8), (4, 4))
 # Warpgroups that multiply, whether they take turns, and the registers of the loading threads and of theirs.
-_TEAMS = ((1, False, 40, 248), (2, False, 40, 232), (3, False, 56, 152), (2, True, 40, 232))
-_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
+TEAMS = ((1, False, 40, 248), (2, False, 40, 232), (3, False, 56, 152), (2, True, 40, 232))
+CLUSTER_SHAPES = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
 
 
 @cache
@@ -78,16 +78,16 @@ def plan_name(plan: TensorPlan) -> str:
 def _kinds(number: int) -> Iterator[TensorPlan]:
     """Every kind of plan, the rest of it as small as can be."""
     if number == FIRST:
-        teams = [{"warps_m": m, "warps_n": n} for m, n in _WARPS]
+        teams = [{"warps_m": m, "warps_n": n} for m, n in WARPS]
     elif number < SPECIALISED:
         teams = [{"consumers": count} for count in (1, 2, 3)]
     else:
         names = ("consumers", "pingpong", "producer_registers", "consumer_registers")
-        teams = [dict(zip(names, team, strict=True)) for team in _TEAMS if number == LAST or not team[1]]
-    clusters = _CLUSTERS if number >= CLUSTERS else _CLUSTERS[:1]
+        teams = [dict(zip(names, team, strict=True)) for team in TEAMS if number == LAST or not team[1]]
+    clusters = CLUSTER_SHAPES if number >= CLUSTERS else CLUSTER_SHAPES[:1]
     halves = (False, True) if number == LAST else (False,)
     for dtype, (a, b), (bm, bn), team, (cm, cn), half in product(
-        (BF16, FP16), _LAYOUTS, _TILES, teams, clusters, halves
+        (BF16, FP16), _LAYOUTS, TILES, teams, clusters, halves
     ):
         rest: dict[str, Any] = {"cluster_m": cm, "cluster_n": cn, "half_tail": half, **team}
         rest["stages"] = 3 if number == FIRST + 1 else 2

@@ -107,6 +107,12 @@ class Problem:
         """FLOP per byte of ``bytes_moved``; None for a problem that moves nothing."""
         return self.flops / self.bytes_moved if self.bytes_moved else None
 
+    @property
+    def aligned(self) -> bool:
+        """Whether every line of A, B and C starts on a 16-byte boundary, where the matrices themselves do."""
+        lines = ((self.lda, self.dtype), (self.ldb, self.dtype), (self.ldc, self.out_dtype))
+        return all(length * kind.itemsize % 16 == 0 for length, kind in lines)
+
     def changed(self, **changes: Any) -> Problem:
         """The same problem with some fields changed.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -22,7 +22,7 @@ class Planning:
 
     ``gpu`` is a key or name; ``assumed_gpu`` says that nobody named it and none is present. ``sms`` are those that the
     kernel may use. ``clock`` is the state whose times rank, ``clock_mhz`` that of the pick in it. ``ranked`` are the
-    candidates by predicted time, ``rejected`` those that are no choice, each with its reason.
+    candidates by predicted time, ``rejected`` those that are no choice, each with its reason; both compare as tuples do.
     """
 
     problem: Problem
@@ -33,8 +33,8 @@ class Planning:
     clock_mhz: float
     regime: Regime
     calibration: str
-    ranked: tuple[Candidate, ...]
-    rejected: tuple[Candidate, ...]
+    ranked: Sequence[Candidate]
+    rejected: Sequence[Candidate]
 
     @property
     def pick(self) -> Candidate:

@@ -1,0 +1,96 @@
+"""The kernel families that the planner knows, and how another one joins them.
+
+A family is one kind of kernel: it says which of its plans there are for a problem, and what each takes. A module in
+``planner.families`` makes one known with ``register``; nothing else names it. ``plan`` asks each and ranks all that
+comes back together.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from tilewright.errors import UsageError
+from tilewright.planner.candidate import Candidate, Predicted
+from tilewright.planner.machine import Machine
+from tilewright.planner.planning import Clock
+from tilewright.planner.raster import Floats, Ints
+from tilewright.planner.terms import TERMS, Times
+from tilewright.problem import Problem
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a family has for one problem.
+
+    ``make(index, terms_us, predicted)`` makes a candidate; the times have an entry for each. ``ties`` are rows of
+    integers, one for each candidate: of candidates of the same time the one with the smallest row ranks first.
+    ``useful`` is the share of a candidate's places, waves and tile elements with work of the problem. ``spread`` are the
+    factors on a predicted time between which 8 of 10 measured ones lie.
+    """
+
+    sustained: Times
+    burst: Times
+    ties: Ints
+    useful: Floats
+    make: Callable[[int, dict[str, float], Predicted], Candidate]
+    rejected: Sequence[Candidate]
+    spread: tuple[float, float]
+
+    def times(self, clock: Clock) -> Times:
+        """Those at a clock."""
+        return self.sustained if clock == "sustained" else self.burst
+
+    def candidate(self, index: int, clock: Clock) -> Candidate:
+        """The candidate with its times, and its terms at the clock."""
+        terms = {name: float(self.times(clock).terms_us[name][index]) for name in TERMS}
+        burst, sustained = float(self.burst.us[index]), float(self.sustained.us[index])
+        ranks = sustained if clock == "sustained" else burst
+        low, high = self.spread
+        return self.make(index, terms, Predicted(burst, sustained, ranks * low, ranks * high))
+
+
+class Family(ABC):
+    """One kind of kernel. ``name`` is what a candidate's ``family`` says."""
+
+    name: str
+
+    @abstractmethod
+    def refusal(self, problem: Problem) -> str | None:
+        """Why none of its kernels computes the problem, in a sentence; None where one might."""
+
+    @abstractmethod
+    def offer(self, problem: Problem, machine: Machine) -> Offer:
+        """Its candidates for a problem that it does not refuse, C having elements."""
+
+    @abstractmethod
+    def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
+        """A candidate that stands for the family where it refuses a problem."""
+
+
+_FAMILIES: dict[str, Family] = {}
+
+
+def register(family: Family) -> None:
+    """Make a family known to ``plan``. Raises ``UsageError`` when there is one of its name."""
+    if family.name in _FAMILIES:
+        raise UsageError(f"family {family.name!r} is registered already")
+    _FAMILIES[family.name] = family
+
+
+def families() -> tuple[Family, ...]:
+    """All that are known, by name: the order in which they were registered decides nothing."""
+    _load()
+    return tuple(_FAMILIES[name] for name in sorted(_FAMILIES))
+
+
+@cache
+def _load() -> None:
+    home: Any = import_module("tilewright.planner.families")
+    for found in sorted(each.name for each in pkgutil.iter_modules(home.__path__)):
+        import_module(f"{home.__name__}.{found}")

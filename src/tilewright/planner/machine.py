@@ -1,0 +1,49 @@
+"""What a time is predicted on: a GPU, what was measured of it, and the SMs that a kernel may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.gpu import GpuSpec, clusters_that_fit
+from tilewright.planner.calibration import Calibration
+from tilewright.planner.raster import Floats
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU with its calibration, of which a kernel may use ``sms`` SMs. Rates are of bytes a second."""
+
+    gpu: GpuSpec
+    calibration: Calibration
+    sms: int
+
+    def places(self, cluster: int) -> int:
+        """Clusters of so many blocks that run at the same time, one block an SM."""
+        return clusters_that_fit(cluster, self.gpu, self.sms)
+
+    @property
+    def l2_keeps_bytes(self) -> float:
+        """What stays in L2: the largest working set that is read at 95% of the rate of small ones (``l2_curve``)."""
+        curve = self.calibration.l2_curve
+        peak = max(rate for _, rate in curve)
+        return max(working_set for working_set, rate in curve if rate >= 0.95 * peak)
+
+    def l2_seconds(self, own_bytes: Floats, shared_bytes: Floats, active: Floats) -> Floats:
+        """In what time each of ``active`` SMs receives from L2 what it loads alone, and what its cluster loads together.
+
+        The rates were measured in clocks at the boost clock. They are taken as bytes a second: at 1.3 GHz, under the
+        power limit, kernels have been seen to be fed more bytes a clock than L2 gives at 1.98 GHz. Fewer SMs share what
+        L2 gives to all, up to what one alone can take.
+        """
+        c = self.calibration
+        hertz = c.boost_clock_mhz * 1e6
+        crowd = self.gpu.sm_count / np.maximum(active, 1)
+        own = np.minimum(c.l2_alone_bytes_per_clk, c.l2_bytes_per_clk_per_sm * crowd)
+        shared = np.minimum(
+            max(c.l2_alone_bytes_per_clk, c.l2_multicast_bytes_per_clk_per_sm),
+            c.l2_multicast_bytes_per_clk_per_sm * crowd,
+        )
+        seconds: Floats = (own_bytes / own + shared_bytes / shared) / hertz
+        return seconds

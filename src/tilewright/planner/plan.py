@@ -1,0 +1,158 @@
+"""``tilewright.plan``: from a problem to its candidates, ranked by predicted time."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import get_args
+
+from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as lookup_dtype
+from tilewright.errors import UnavailableError, UsageError
+from tilewright.gpu import GpuSpec, get_gpu, known_gpus, query_gpu
+from tilewright.planner.calibration import Calibration, shipped
+from tilewright.planner.candidate import Candidate
+from tilewright.planner.family import families
+from tilewright.planner.lazy import chained
+from tilewright.planner.machine import Machine
+from tilewright.planner.planning import Clock, Planning
+from tilewright.planner.rank import ranked, ranking, regime
+from tilewright.problem import Layout, Problem
+
+ASSUMED = "h200"
+LAYOUTS: dict[str, tuple[Layout, Layout]] = {
+    "rr": ("row", "row"), "rc": ("row", "column"), "cr": ("column", "row"), "cc": ("column", "column"),
+}  # fmt: skip
+
+
+def plan(
+    m: int | None = None,
+    n: int | None = None,
+    k: int | None = None,
+    *,
+    dtype: DType | str = "bf16",
+    layout: str = "rr",
+    gpu: GpuSpec | str | None = None,
+    sms: int | None = None,
+    calibration: Calibration | None = None,
+    clock: Clock = "sustained",
+    lda: int | None = None,
+    ldb: int | None = None,
+    ldc: int | None = None,
+    out_dtype: DType | str | None = None,
+    problem: Problem | None = None,
+) -> Planning:
+    """Every way to compute ``C (m, n) = A (m, k) B (k, n)``, ranked by predicted time. Nothing is run or measured.
+
+    ``layout`` has a letter for A and one for B: ``r``ow- or ``c``olumn-major. ``lda``, ``ldb`` and ``ldc`` count
+    elements and are tight when left out. ``problem`` takes the place of all that describes one. ``gpu`` is a key or a
+    name; None is the GPU that is present where it is known, else an H200 (the answer's ``assumed_gpu`` says so).
+    ``sms`` limits the kernel to so many SMs. ``clock`` ranks by the clock that the power limit leaves
+    (``"sustained"``), or by that of a cool card (``"burst"``). Times are in microseconds.
+
+    The same question gives the same object. Raises ``UsageError`` for what is no problem, for an unknown GPU, listing
+    the known ones, and where the GPU has no calibration and none is given.
+    """
+    if problem is None:
+        return _planned_sizes(m, n, k, dtype, layout, gpu, sms, calibration, clock, lda, ldb, ldc, out_dtype)
+    return _planned(problem, gpu, sms, calibration, clock)
+
+
+@lru_cache(maxsize=1024)
+def _planned_sizes(
+    m: int | None,
+    n: int | None,
+    k: int | None,
+    dtype: DType | str,
+    layout: str,
+    gpu: GpuSpec | str | None,
+    sms: int | None,
+    calibration: Calibration | None,
+    clock: Clock,
+    lda: int | None,
+    ldb: int | None,
+    ldc: int | None,
+    out_dtype: DType | str | None,
+) -> Planning:
+    sizes = {"m": m, "n": n, "k": k}
+    for name, size in sizes.items():
+        if size is None:
+            raise UsageError(f"{name} is missing: a plan needs m, n and k, or a problem")
+    if layout not in LAYOUTS:
+        raise UsageError(f"layout {layout!r} is not one of {', '.join(LAYOUTS)} (A then B, row- or column-major)")
+    a, b = LAYOUTS[layout]
+    kind = lookup_dtype(dtype)
+    problem = Problem(**sizes, dtype=kind, out_dtype=out_dtype, a_layout=a, b_layout=b, lda=lda, ldb=ldb, ldc=ldc)  # type: ignore[arg-type]
+    return _planned(problem, gpu, sms, calibration, clock)
+
+
+@lru_cache(maxsize=1024)
+def _planned(
+    problem: Problem, gpu: GpuSpec | str | None, sms: int | None, calibration: Calibration | None, clock: Clock
+) -> Planning:
+    if clock not in get_args(Clock):
+        raise UsageError(f"clock {clock!r} is not one of {', '.join(get_args(Clock))}")
+    if problem.out_dtype != problem.dtype:
+        raise UsageError(f"out_dtype is {problem.out_dtype}; the kernels write what they read, {problem.dtype}")
+    machine, assumed = machine_of(gpu, sms, calibration)
+    offers, refused = [], []
+    if problem.m and problem.n:  # else there is nothing to launch
+        for family in families():
+            reason = family.refusal(problem)
+            if reason is None:
+                offers.append(family.offer(problem, machine))
+            else:
+                refused.append(family.refused(problem, machine, reason))
+    common = {
+        "problem": problem,
+        "gpu": machine.gpu.key or machine.gpu.name,
+        "assumed_gpu": assumed,
+        "sms": machine.sms,
+        "clock": clock,
+        "calibration": machine.calibration.label,
+    }
+    rejected = chained([*(offer.rejected for offer in offers), refused])
+    if not offers:
+        mhz = machine.calibration.burst_clock_mhz
+        return Planning(**common, clock_mhz=mhz, regime="latency", ranked=(), rejected=rejected)  # type: ignore[arg-type]
+    rows = ranking(offers, clock)
+    best, index = offers[rows[0, 0]], int(rows[0, 1])
+    return Planning(
+        **common,  # type: ignore[arg-type]
+        clock_mhz=float(best.times(clock).mhz[index]),
+        regime=regime(best, index, clock),
+        ranked=ranked(offers, rows, clock),
+        rejected=rejected,
+    )
+
+
+def machine_of(gpu: GpuSpec | str | None, sms: int | None, calibration: Calibration | None) -> tuple[Machine, bool]:
+    """What times are predicted on, and whether its GPU was assumed. Raises ``UsageError`` as ``plan`` does."""
+    assumed = False
+    if gpu is None:
+        present = _present_gpu()
+        spec, assumed = (get_gpu(ASSUMED), True) if present is None else (present, False)
+    else:
+        spec = get_gpu(gpu) if isinstance(gpu, str) else gpu
+    if calibration is None:
+        if spec.key is None:
+            raise UsageError(
+                f"GPU {spec.name!r} has no calibration; {', '.join(known_gpus())} have one, and calibration takes another"
+            )
+        calibration = shipped(spec.key)
+    most = spec.sm_count if sms is None else sms
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= spec.sm_count:
+        raise UsageError(f"sms is {sms!r}; {spec.name} has 1 to {spec.sm_count}")
+    return Machine(spec, calibration, most), assumed
+
+
+@cache
+def _present_gpu() -> GpuSpec | None:
+    """The GPU of this machine where its constants are known."""
+    try:
+        present = query_gpu()
+    except UnavailableError:
+        return None
+    return present if present.key is not None else None
+
+
+__all__ = ["Candidate", "Planning", "plan"]

@@ -1,0 +1,65 @@
+"""From what the families offer to one order, and the regime of the first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.planner.candidate import Candidate
+from tilewright.planner.family import Offer
+from tilewright.planner.lazy import LazySequence
+from tilewright.planner.planning import Clock, Regime
+from tilewright.planner.raster import Ints
+
+TIE = math.log(1.001)  # no kernel is timed to better than a thousandth
+
+
+def ranking(offers: Sequence[Offer], clock: Clock) -> Ints:
+    """Rows of (offer, index within it), the best first.
+
+    By predicted time in steps of a thousandth, a step's candidates by the order of the families and their tie rows. All
+    are ranked before any is shown, so that the answer does not depend on how many are asked for.
+    """
+    times = np.concatenate([offer.times(clock).us for offer in offers])
+    which = np.concatenate([np.full(len(offer.useful), number) for number, offer in enumerate(offers)])
+    index = np.concatenate([np.arange(len(offer.useful)) for offer in offers])
+    width = max(offer.ties.shape[1] for offer in offers)
+    ties = np.concatenate([np.pad(offer.ties, ((0, 0), (0, width - offer.ties.shape[1]))) for offer in offers])
+    keys = [*reversed(ties.T), which, np.floor(np.log(times) / TIE)]
+    order = np.lexsort(keys)
+    return np.stack([which[order], index[order]], axis=1)
+
+
+def ranked(offers: Sequence[Offer], rows: Ints, clock: Clock) -> Sequence[Candidate]:
+    """The candidates in that order, each made when it is looked at."""
+
+    def make(position: int) -> Candidate:
+        number, index = rows[position]
+        return offers[number].candidate(int(index), clock)
+
+    return LazySequence(len(rows), make)
+
+
+def regime(offer: Offer, index: int, clock: Clock) -> Regime:
+    """What holds a candidate back.
+
+    L2 or HBM, where one of them is what most of the main loop waits for and that is most of the time. Else the largest
+    loss, if it is more than a twentieth of the time: *latency* is launch, first load and exposed epilogue; *wave* what
+    the main loop spends on places without a tile and on elements beyond C's edge; *power* what the lower clock costs.
+    Else *compute*.
+    """
+    times = offer.times(clock)
+    term = {name: float(values[index]) for name, values in times.terms_us.items()}
+    total = float(times.us[index])
+    bound = max(("tensor", "shared_port", "l2", "hbm", "issue"), key=lambda name: term[name])
+    if bound in ("l2", "hbm") and 2 * term["main_loop"] > total:
+        return "L2" if bound == "l2" else "HBM"
+    losses: dict[Regime, float] = {
+        "latency": term["launch"] + term["first_load"] + term["epilogue"],
+        "wave": term["main_loop"] * (1 - float(offer.useful[index])),
+        "power": total - float(offer.burst.us[index]),
+    }
+    worst = max(losses, key=lambda name: losses[name])
+    return worst if losses[worst] > total / 20 else "compute"
