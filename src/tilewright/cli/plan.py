@@ -188,9 +188,12 @@ def _parts(
     planning: Planning, top: int, all: bool, compared: Why | None, picture: bool, width: int
 ) -> Iterator[RenderableType]:
     """What is shown, one below another."""
-    from tilewright.report.plan_table import candidate_table, pick_text, rejected_list, why_table
+    from tilewright.report.plan_table import candidate_table, heading, pick_text, rejected_list, why_table
 
-    yield pick_text(planning)
+    if not planning.ranked or compared is None:
+        yield pick_text(planning)
+    else:
+        yield heading(planning)
     if not planning.ranked:
         return
     if picture:

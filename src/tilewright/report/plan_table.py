@@ -40,19 +40,22 @@ def pick_text(planning: Planning, reasons: Iterable[tuple[str, str]] = ()) -> Re
 
     The first line says whose GPU it is, and whether that was assumed.
     """
-    lines: list[RenderableType] = [Text(asked(planning), "bold")]
     if not planning.ranked:
-        return Group(*lines, Text(nothing(planning.problem)))
+        return Group(Text(asked(planning), "bold"), Text(nothing(planning.problem)))
     pick = planning.pick
-    lines += [
-        Text(basis(planning), "dim"),
+    return Group(
+        heading(planning),
         Text.assemble("take ", (pick.label, "bold green"), f" ({pick.family})"),
         _set_in(predicted(planning)),
         _set_in(REGIMES[planning.regime]),
-        _set_in(f"{time_goes(pick)}"),
+        _set_in(time_goes(pick)),
         named([*facts(pick), *reasons]),
-    ]
-    return Group(*lines)
+    )
+
+
+def heading(planning: Planning) -> RenderableType:
+    """What was asked of which GPU, and what the times rest on."""
+    return Group(Text(asked(planning), "bold"), Text(basis(planning), "dim"))
 
 
 def named(rows: Iterable[tuple[str, str]]) -> RenderableType:
