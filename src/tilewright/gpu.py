@@ -153,9 +153,9 @@ def get_gpu(name: str) -> GpuSpec:
 def clusters_that_fit(blocks: int, gpu: GpuSpec, sms: int | None = None) -> int:
     """Clusters of ``blocks`` that run at the same time on ``sms`` SMs (all of them if None), one block an SM.
 
-    A cluster lies within one GPC, and GPCs have different numbers of SMs: clusters of 4 fit 30 times on 132 SMs, not 33.
-    Pairs of SMs are a TPC and always fit. A size that was not measured has at most the SMs of the next smaller one that
-    was. Raises ``UsageError`` where ``sms`` is none of the GPU's numbers or no cluster fits.
+    A cluster lies within one GPC, and GPCs have different numbers of SMs: clusters of 4 fit 30 times on 132 SMs, not
+    33. Pairs of SMs are a TPC and always fit. A size that was not measured has at most the SMs of the next smaller one
+    that was. Raises ``UsageError`` where ``sms`` is none of the GPU's numbers or no cluster fits.
     """
     most = gpu.sm_count if sms is None else sms
     if not 1 <= most <= gpu.sm_count:

@@ -102,6 +102,11 @@ class Rung:
         return _TENSOR_DTYPES if self.number >= FIRST_TENSOR_RUNG else _SIMT_DTYPES
 
     @property
+    def plan_kind(self) -> type[Plan]:
+        """The class of its plans."""
+        return TensorPlan if self.number >= FIRST_TENSOR_RUNG else SimtPlan
+
+    @property
     def any_layout(self) -> bool:
         """Whether A and B may be column-major."""
         return self.number >= FIRST_TENSOR_RUNG
@@ -121,8 +126,7 @@ class Rung:
         if dtype not in self.dtypes:
             raise UsageError(f"rung {self.number} ({self.name}) runs {_names(self.dtypes)}, not {dtype.name}")
         values = {**_PLANS[self.number], **(_BF16_PLANS.get(self.number, {}) if dtype == BF16 else {})}
-        kind = TensorPlan if self.number >= FIRST_TENSOR_RUNG else SimtPlan
-        return kind(self.number, dtype, aligned=aligned, a_layout=a_layout, b_layout=b_layout, **values)
+        return self.plan_kind(self.number, dtype, aligned=aligned, a_layout=a_layout, b_layout=b_layout, **values)
 
     def source(self, plan: Plan, target: Target, arch: str | None = None) -> KernelSource:
         """The flat text of this rung with ``plan`` in front, for the GPU (``arch``) or the host."""

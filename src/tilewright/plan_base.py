@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, dtype
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -134,6 +134,45 @@ class Plan(ABC):
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         return {**asdict(self), "dtype": self.dtype.name, "shared_bytes": self.shared_bytes}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        """The inverse of ``to_dict``, of the class that the rung's plans have; what has a default may be left out.
+
+        Raises ``UsageError`` for what is no plan, naming the value, and where no kernel has the combination.
+        """
+        from tilewright.ladder import rung  # which in turn needs the classes of plans, and they this module
+
+        given: Any = values
+        if not isinstance(given, Mapping) or type(given.get("rung")) is not int:
+            raise UsageError(f"a plan is {given!r}; it must be an object whose rung is a whole number")
+        kind = rung(given["rung"]).plan_kind
+        made = {each.name: each for each in fields(kind) if each.init}
+        derived = {"shared_bytes", *(each.name for each in fields(kind) if not each.init)}
+        for name in values:
+            if name not in made and name not in derived:
+                raise UsageError(f"plan value {name!r} is not one of {', '.join(made)}")
+        for name, each in made.items():
+            if name not in values and each.default is MISSING:
+                raise UsageError(f"plan value {name!r} is missing")
+        plan = kind(**{name: _read(each, values[name]) for name, each in made.items() if name in values})
+        for name in sorted(derived & set(values)):
+            if values[name] != getattr(plan, name):
+                raise UsageError(f"plan value {name!r} is {values[name]!r}; the others make it {getattr(plan, name)}")
+        return plan
+
+
+def _read(value_of: Field[Any], value: Any) -> Any:
+    """A value of a plan as JSON has it. Raises ``UsageError`` where it is not of the field's type."""
+    if value_of.type == "DType":
+        return dtype(value)
+    types: dict[object, tuple[type, str]] = {
+        "bool": (bool, "true and false are"), "int": (int, "a whole number is"), "Layout": (str, "row and column are"),
+    }  # fmt: skip
+    kind, possible = types[value_of.type]
+    if type(value) is not kind or (value_of.type == "Layout" and value not in ("row", "column")):
+        raise UsageError(f"plan value {value_of.name!r} is {value!r}; {possible} possible")
+    return value
 
 
 def _constant(name: str, value: int | bool) -> str:

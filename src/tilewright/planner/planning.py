@@ -22,7 +22,8 @@ class Planning:
 
     ``gpu`` is a key or name; ``assumed_gpu`` says that nobody named it and none is present. ``sms`` are those that the
     kernel may use. ``clock`` is the state whose times rank, ``clock_mhz`` that of the pick in it. ``ranked`` are the
-    candidates by predicted time, ``rejected`` those that are no choice, each with its reason; both compare as tuples do.
+    candidates by predicted time, ``rejected`` those that are no choice, each with its reason;
+    both compare as tuples do.
     """
 
     problem: Problem

@@ -2,9 +2,9 @@
 
     time = launch + first load + sum over waves of max(tensor, shared port, L2, HBM, issue) + exposed epilogue
 
-Of one SM, in clocks, are what its tensor cores or CUDA cores multiply, what its shared-memory port carries, and what its
-threads must issue; of the whole GPU, in seconds, what L2 and HBM deliver, which do not follow the SMs' clock. What a wave
-reads of A and B is that of the real order of tiles (``raster``); what of it L2 still holds is the assumption of
+Of one SM, in clocks, are what its tensor cores or CUDA cores multiply, what its shared-memory port carries, and what
+its threads must issue; of the whole GPU, in seconds, what L2 and HBM deliver, which do not follow the SMs' clock. What
+a wave reads of A and B is that of the real order of tiles (``raster``); what of it L2 still holds is the assumption of
 ``_hbm_bytes``.
 """
 
@@ -29,11 +29,11 @@ MOST_WAVES = 24  # of more, as many are computed, evenly spread, and stand for t
 class Work:
     """What candidates do for one problem: arrays with an entry each. Clocks and bytes are of one block and one tile.
 
-    ``places`` cluster tiles run at the same time. ``ring_clk`` is the least in which the loads of a tile can follow each
-    other, by their latency and the stages there are. ``own_bytes`` a block loads from L2 by itself, ``shared_bytes`` it
-    receives of what its cluster loads together, ``l2_bytes`` leave L2 for it. ``hidden``: another tile is multiplied
-    during the epilogue. ``flop`` counts what is executed, padding included, ``pj_per_flop`` what one costs; the SMs run
-    at most at ``most_hz``.
+    ``places`` cluster tiles run at the same time. ``ring_clk`` is the least in which the loads of a tile can follow
+    each other, by their latency and the stages there are. ``own_bytes`` a block loads from L2 by itself,
+    ``shared_bytes`` it receives of what its cluster loads together, ``l2_bytes`` leave L2 for it; ``half_share`` is the
+    part of them that half a tile needs. ``hidden``: another tile is multiplied during the epilogue. ``flop`` counts
+    what is executed, padding included, ``pj_per_flop`` what one costs; the SMs run at most at ``most_hz``.
     """
 
     order: Order
@@ -234,15 +234,16 @@ def _hbm_bytes(work: Work, waves: _Waves, problem: Problem, machine: Machine) ->
     far = max(0.0, min(1.0, 2 - operands / keeps))
     fresh = needed - common
     once = np.minimum(1.0, operands / np.maximum(waves.total(fresh), 1))[of]
-    return fresh * (once + (1 - once) * (1 - far)) + common * (1 - near)
+    read: Floats = fresh * (once + (1 - once) * (1 - far)) + common * (1 - near)
+    return read
 
 
 def least_bytes_raster(order: Order, places: Ints) -> Order:
     """The order with the super-rows that read the fewest bytes in the waves of the whole grid.
 
     A patch of ``places`` tiles reads least when it is square in elements of C, so that a super-row has about
-    sqrt(places x cols / rows) tiles. Super-rows are made equally wide, one more or one fewer of them than that asks for,
-    along M or along N. Of the same bytes the first in this order wins: along M, then the wider.
+    sqrt(places x cols / rows) tiles. Super-rows are made equally wide, as many as that asks for or one more, along M or
+    along N. Of the same bytes the first in this order wins: along M, then the wider.
     """
     best: Order | None = None
     least: Floats | None = None

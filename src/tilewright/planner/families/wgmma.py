@@ -109,8 +109,11 @@ class _Table:
 
 @cache
 def table(dtype: DType, a: Layout, b: Layout) -> _Table:
-    """Every kind once. What ``TensorPlan`` refuses as a lone block it refuses in a cluster and with half tiles too,
-    unless it is the length of a TMA box, which those shorten."""
+    """Every kind once.
+
+    What ``TensorPlan`` refuses as a lone block it refuses in a cluster and with half tiles too, unless it is the length
+    of a TMA box, which those shorten.
+    """
     kinds, plans, refused = [], [], []
     hopeless: set[Any] = set()
     for kind in KINDS:
@@ -266,7 +269,7 @@ def _work(
         epilogue_clk=EPILOGUE_CLK + steps * SLAB_CLK + waits * SLAB_WAIT_CLK + c_clk,
         first_clk=PROLOGUE_CLK + c.tma_latency_hbm_clk + (a_bytes + b_bytes) / c.l2_alone_bytes_per_clk,
         launch_us=np.where(cluster_m * cluster_n > 1, c.cluster_launch_us, c.launch_us),
-        flop=2.0 * bm * bn * k_blocks * SWIZZLE_ROW,
+        flop=(2 * bm * bn * k_blocks * SWIZZLE_ROW).astype(float),
         pj_per_flop=c.energy_pj_per_flop,
         most_hz=c.burst_clock_mhz * 1e6,
     )
