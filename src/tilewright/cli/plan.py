@@ -17,6 +17,7 @@ from tilewright.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tilewright.planner.candidate import Candidate
     from tilewright.planner.planning import Planning
     from tilewright.planner.why import Why
     from tilewright.problem import Problem
@@ -166,6 +167,8 @@ def _plan(
     from tilewright.planner.why import why as compare
 
     planning = tilewright.plan(problem=problem, **on)
+    if not planning.ranked and planning.rejected:
+        raise UsageError(f"no kernel computes {problem}: {planning.rejected[0].rejected}")
     compared = None if why is None else compare(*(find(planning, name) for name in why), clock=planning.clock)
     if html is not None:
         from tilewright.report.plan_html import page, planning_html
@@ -197,7 +200,7 @@ def _parts(
     if not planning.ranked:
         return
     if picture:
-        yield from _pictures(planning, width)
+        yield from _pictures(planning.pick, planning.problem, planning.sms, width)
     yield ""
     yield why_table(compared) if compared else candidate_table(planning, len(planning.ranked) if all else top, width)
     if all and planning.rejected:
@@ -205,14 +208,14 @@ def _parts(
         yield from rejected_list(planning.rejected)
 
 
-def _pictures(planning: Planning, width: int) -> Iterator[RenderableType]:
+def _pictures(candidate: Candidate, problem: Problem, sms: int, width: int) -> Iterator[RenderableType]:
     from tilewright.report.plan_figures import register_budget, shared_budget, tiles_of
     from tilewright.report.plan_picture import budget_bar, most_cells, tile_picture
 
     yield ""
-    yield tile_picture(tiles_of(planning.pick, planning, most=most_cells(width)), planning.pick.label, width)
-    yield budget_bar(shared_budget(planning.pick), width)
-    yield budget_bar(register_budget(planning.pick), width)
+    yield tile_picture(tiles_of(candidate, problem, sms, most=most_cells(width)), candidate.label, width)
+    yield budget_bar(shared_budget(candidate), width)
+    yield budget_bar(register_budget(candidate), width)
 
 
 def _more(planning: Planning, top: int, all: bool) -> str:
@@ -228,8 +231,21 @@ def _judge(
     import tilewright
 
     judgement = tilewright.judge(problem=problem, **asked, **on)
+    if html is not None:
+        from tilewright.report.plan_html import judgement_html, page
+
+        _write(html, page(judgement_html(judgement), f"{judgement.label} for {problem}"))
     if json:
         output.print_json(judgement.to_dict())
+        return
+    from tilewright.report.plan_table import judgement_text
+
+    console = output.stdout()
+    for part in judgement_text(judgement):
+        console.print(part)
+    if picture and judgement.candidate is not None:
+        for part in _pictures(judgement.candidate, problem, judgement.sms, console.width):
+            console.print(part)
 
 
 def _write(path: Path, text: str) -> None:

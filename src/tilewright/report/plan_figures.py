@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from tilewright.plan_tensor import REGISTER_FILE, SHARED_LIMIT
 from tilewright.planner.candidate import Candidate
-from tilewright.planner.planning import Planning
 from tilewright.problem import Problem
 
 Indices = npt.NDArray[np.int64]
@@ -57,9 +56,9 @@ class TileMap:
         return np.multiply.outer(down, across)
 
 
-def tiles_of(candidate: Candidate, planning: Planning, *, most: tuple[int, int]) -> TileMap:
-    """The tiles of a candidate of a planning over the places that its plan's grid has on those SMs."""
-    return tile_map(candidate, planning.problem, places(candidate, planning.sms), most=most)
+def tiles_of(candidate: Candidate, problem: Problem, sms: int, *, most: tuple[int, int]) -> TileMap:
+    """The tiles of a candidate over the places that its plan's grid has on so many SMs."""
+    return tile_map(candidate, problem, places(candidate, sms), most=most)
 
 
 def places(candidate: Candidate, sms: int) -> int:

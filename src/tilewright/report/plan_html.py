@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tilewright.planner.candidate import Candidate
+from tilewright.planner.judgement import Judgement
 from tilewright.planner.planning import Clock, Planning
 from tilewright.planner.why import Why, time_us, words
 from tilewright.report import plan_svg
@@ -23,12 +24,15 @@ from tilewright.report.plan_words import (
     basis,
     by_reason,
     facts,
+    gain,
     gigabytes,
+    mark,
     microseconds,
     nothing,
     predicted,
     tflops,
     time_goes,
+    verdict,
 )
 from tilewright.report.table import number
 
@@ -55,7 +59,7 @@ def planning_html(
     if not planning.ranked:
         return template.render(**shown | {"nothing": nothing(planning.problem)})
     pick, other = planning.pick, _other(planning.clock)
-    grid = tiles_of(pick, planning, most=plan_svg.MOST_CELLS)
+    grid = tiles_of(pick, planning.problem, planning.sms, most=plan_svg.MOST_CELLS)
     first = planning.ranked[:top]
     return template.render(
         **shown,
@@ -72,6 +76,37 @@ def planning_html(
         why=None if why is None else _why(why),
         rejected=by_reason(planning.rejected) if rejected else (),
         rejected_count=f"{len(planning.rejected):,}",
+    )
+
+
+def judgement_html(judgement: Judgement) -> str:
+    """A tile that somebody brought: its limits, its mistakes, what fills an SM, what would be better."""
+    candidate = judgement.candidate
+    better = [
+        {
+            "label": each.label,
+            "family": each.family,
+            "us": microseconds(time_us(each, judgement.clock)),
+            "gain": gain(judgement, each),
+        }
+        for each in judgement.better
+    ]
+    return (
+        _environment()
+        .get_template("judgement.html.jinja")
+        .render(
+            css=_css(),
+            asked=asked(judgement),
+            basis=basis(judgement),
+            label=judgement.label,
+            verdict=verdict(judgement),
+            fits=judgement.fits,
+            findings=[(mark(each), each) for each in judgement.findings],
+            mistakes=judgement.mistakes,
+            pick=None if candidate is None else _candidate(candidate),
+            better=better,
+            clock=judgement.clock,
+        )
     )
 
 

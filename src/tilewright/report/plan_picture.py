@@ -71,25 +71,28 @@ def _heading(tiles: TileMap, label: str) -> Iterator[Text]:
 
 def _occupancy(tiles: TileMap, width: int) -> Iterator[Text]:
     """A bar for the full waves and one for the last."""
-    room = max(8, width - 44)
-    full = tiles.waves - (tiles.busy < tiles.at_once)
+    room = max(8, width - MARGIN - 11 - len(_busy(tiles.busy, tiles)) - 1)
+    full = tiles.waves if tiles.busy == tiles.at_once and not tiles.cut else tiles.waves - 1
     if full:
         name = "wave 1" if full == 1 else f"waves 1-{full:,}"
-        yield _wave_bar(name, tiles.at_once, tiles.at_once, room, "")
+        yield _wave_bar(name, tiles.at_once, tiles, room)
     if full < tiles.waves:
-        also = ", cut in halves" if tiles.cut else ""
-        yield _wave_bar(f"wave {tiles.waves:,}", tiles.busy, tiles.at_once, room, also)
+        yield _wave_bar(f"wave {tiles.waves:,}", tiles.busy, tiles, room)
 
 
-def _wave_bar(name: str, busy: int, at_once: int, room: int, also: str) -> Text:
-    eighths = round(8 * room * busy / at_once)
+def _busy(busy: int, tiles: TileMap) -> str:
+    idle = f"{tiles.at_once - busy:,} idle" if busy < tiles.at_once else "all busy"
+    return f" {busy:,} of {tiles.at_once:,}: {idle}{', cut in halves' if tiles.cut and busy == tiles.busy else ''}"
+
+
+def _wave_bar(name: str, busy: int, tiles: TileMap, room: int) -> Text:
+    eighths = round(8 * room * busy / tiles.at_once)
     bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-    idle = f"{at_once - busy:,} idle" if busy < at_once else "all busy"
     return Text.assemble(
         f"{' ' * MARGIN}{name:<11}",
         (bar, hexadecimal(PARTS[0])),
         (_FREE * (room - len(bar)), "dim"),
-        f" {busy:,} of {at_once:,}: {idle}{also}",
+        _busy(busy, tiles),
     )
 
 

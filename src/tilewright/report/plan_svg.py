@@ -66,7 +66,7 @@ def _wave(
     element = drawing.add(
         "path", d=path, fill=hexadecimal(colour), data_wave=wave + 1, data_tiles=count, data_cells=len(places)
     )
-    drawing.add("title", f"wave {wave + 1}: {count:,} tiles{' here' if tiles.scaled else ''}", parent=element)
+    drawing.add("title", f"wave {wave + 1}: {count:,} tiles{' here' if tiles.scaled else ''}", element)
     if len(places) * width * height >= _NUMBERED:
         row, column = _middle(places)
         drawing.say(

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.planner.candidate import Candidate
+from tilewright.planner.judgement import Judgement
 from tilewright.planner.planning import Planning
 from tilewright.planner.why import Why, time_us, words
 from tilewright.report.plan_words import (
@@ -23,12 +24,15 @@ from tilewright.report.plan_words import (
     basis,
     by_reason,
     facts,
+    gain,
     gigabytes,
+    mark,
     microseconds,
     nothing,
     predicted,
     tflops,
     time_goes,
+    verdict,
 )
 from tilewright.report.table import WIDE, number
 
@@ -121,6 +125,41 @@ def rejected_list(rejected: Sequence[Candidate]) -> Iterator[RenderableType]:
     for reason, labels in by_reason(rejected):
         yield _set_in(reason)
         yield Padding(Text(", ".join(labels), "dim"), (0, 0, 0, 2 * INDENT), expand=False)
+
+
+def judgement_text(judgement: Judgement) -> Iterator[RenderableType]:
+    """What is said of a tile: whether it fits, every limit, the mistakes it shows, and what would be better."""
+    yield Text(asked(judgement), "bold")
+    yield Text(basis(judgement), "dim")
+    fits = "bold green" if judgement.fits else "bold red"
+    yield Text.assemble((judgement.label, "bold"), " ", (verdict(judgement), fits))
+    limits = Table.grid(padding=(0, 2, 0, 0))
+    limits.add_column(no_wrap=True)
+    limits.add_column(style="dim", max_width=16)
+    limits.add_column()
+    for finding in judgement.findings:
+        word = mark(finding)
+        limits.add_row(Text(word, _MARKS[word]), finding.name, Text(finding.sentence))
+    yield Padding(limits, (0, 0, 0, INDENT), expand=False)
+    for mistake in judgement.mistakes:
+        yield Text.assemble(("mistake: ", "bold red"), (mistake.name, "bold"))
+        yield _set_in(f"{mistake.sentence} {mistake.instead}")
+    if judgement.better:
+        yield Text("better" if judgement.candidate else "what fits", "bold")
+        yield _better_table(judgement)
+
+
+_MARKS = {"ok": "green", "NO": "bold red", "slow": "yellow", "-": "dim"}
+
+
+def _better_table(judgement: Judgement) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for justify in ("left", "left", "right", "right"):
+        table.add_column(justify=justify, no_wrap=justify == "right")
+    for each in judgement.better:
+        us = f"{microseconds(time_us(each, judgement.clock))} us"
+        table.add_row(each.label, f"{each.family}, {each.raster}", us, gain(judgement, each))
+    return Padding(table, (0, 0, 0, INDENT), expand=False)
 
 
 def why_table(found: Why) -> RenderableType:
