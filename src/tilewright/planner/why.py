@@ -173,8 +173,12 @@ def _adding(candidate: Candidate) -> list[float]:
 
 
 def _term(name: str, a: Candidate, b: Candidate) -> Term:
-    source = _SOURCES.get(name, lambda candidate: candidate.family)
+    source = _SOURCES.get(name, _family)
     return Term(name, a.terms_us.get(name, 0.0), b.terms_us.get(name, 0.0), name not in INSIDE, source(a), source(b))
+
+
+def _family(candidate: Candidate) -> str:
+    return candidate.family
 
 
 def _binds(candidate: Candidate) -> str:

@@ -69,7 +69,7 @@ def named(rows: Iterable[tuple[str, str]]) -> RenderableType:
     table.add_column()
     for name, says in rows:
         table.add_row(name, Text(says))
-    return Padding(table, (0, 0, 0, INDENT), expand=False)
+    return Padding(table, (0, 0, 0, INDENT))
 
 
 def _set_in(text: str) -> RenderableType:
@@ -140,7 +140,7 @@ def judgement_text(judgement: Judgement) -> Iterator[RenderableType]:
     for finding in judgement.findings:
         word = mark(finding)
         limits.add_row(Text(word, _MARKS[word]), finding.name, Text(finding.sentence))
-    yield Padding(limits, (0, 0, 0, INDENT), expand=False)
+    yield Padding(limits, (0, 0, 0, INDENT))
     for mistake in judgement.mistakes:
         yield Text.assemble(("mistake: ", "bold red"), (mistake.name, "bold"))
         yield _set_in(f"{mistake.sentence} {mistake.instead}")
@@ -159,7 +159,7 @@ def _better_table(judgement: Judgement) -> RenderableType:
     for each in judgement.better:
         us = f"{microseconds(time_us(each, judgement.clock))} us"
         table.add_row(each.label, f"{each.family}, {each.raster}", us, gain(judgement, each))
-    return Padding(table, (0, 0, 0, INDENT), expand=False)
+    return Padding(table, (0, 0, 0, INDENT))
 
 
 def why_table(found: Why) -> RenderableType:
