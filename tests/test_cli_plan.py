@@ -11,8 +11,8 @@ import pytest
 from cli_runner import process, run, squeezed
 from plan_cases import planning
 from test_plan_html import Structure
-from test_plan_judgement import judgement
 from test_plan_json import CANDIDATE_KEYS, PLANNING_KEYS
+from test_plan_judgement import judgement
 from typer.testing import CliRunner, Result
 
 import tilewright
@@ -42,7 +42,8 @@ def document(*arguments: str) -> dict[str, Any]:
     "arguments",
     [
         ("8192", "8192", "8192", "--layout", "rc"), ("16", "4096", "4096"), ("1000", "777", "333"), ("1", "1", "1"),
-        ("4096", "4096", "4096", "--dtype", "fp32"), ("640", "7168", "7168", "--picture"), ("64", "64", "0", "--picture"),
+        ("4096", "4096", "4096", "--dtype", "fp32"), ("640", "7168", "7168", "--picture"),
+        ("64", "64", "0", "--picture"),
         ("4096", "4096", "4096", "--why", "1", "2"), ("16384", "16384", "1024", "--picture", "--top", "9"),
     ],
 )  # fmt: skip

@@ -125,11 +125,7 @@ class Plan(ABC):
 
     def header(self) -> str:
         """The plan as C++, in the form the kernels read."""
-        c_name = self.dtype.c_name
-        lines = [f"namespace tw {{ struct {c_name.removeprefix('tw::')}; }}"] if c_name.startswith("tw::") else []
-        lines += ["namespace plan {", f"using T = {c_name};"]
-        lines += [_constant(name, value) for name, value in self.constants().items()]
-        return "\n".join([*lines, "}  // namespace plan", ""])
+        return header_of(self.dtype, self.constants())
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -173,6 +169,15 @@ def _read(value_of: Field[Any], value: Any) -> Any:
     if type(value) is not kind or (value_of.type == "Layout" and value not in ("row", "column")):
         raise UsageError(f"plan value {value_of.name!r} is {value!r}; {possible} possible")
     return value
+
+
+def header_of(dtype: DType, constants: Mapping[str, int | bool]) -> str:
+    """An element type, ``plan::T``, and constants as C++."""
+    c_name = dtype.c_name
+    lines = [f"namespace tw {{ struct {c_name.removeprefix('tw::')}; }}"] if c_name.startswith("tw::") else []
+    lines += ["namespace plan {", f"using T = {c_name};"]
+    lines += [_constant(name, value) for name, value in constants.items()]
+    return "\n".join([*lines, "}  // namespace plan", ""])
 
 
 def _constant(name: str, value: int | bool) -> str:

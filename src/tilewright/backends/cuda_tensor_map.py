@@ -9,9 +9,9 @@ from tilewright.backends.base import TensorMap
 from tilewright.backends.cuda_arguments import require
 from tilewright.backends.cuda_errors import call, driver_errors, driver_version
 from tilewright.dtypes import DType
+from tilewright.plan_tensor import LARGEST_PITCH
 
 MAP_BYTES = 128
-LARGEST_PITCH = 2**40  # CUDA Driver API, cuTensorMapEncodeTiled: globalStrides
 
 # Drivers up to CUDA 13.1 set a bit in the maps of small tensors with which TMA may touch 128 KiB from the tensor's
 # start, mapped or not (CUTLASS clears it too: include/cute/atom/copy_traits_sm90_tma.hpp).

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.plan_base import Plan
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Clock
@@ -56,9 +57,10 @@ class Offer:
 
 
 class Family(ABC):
-    """One kind of kernel. ``name`` is what a candidate's ``family`` says."""
+    """One kind of kernel. ``name`` is what a candidate's ``family`` says, ``rungs`` whose plans it can price."""
 
     name: str
+    rungs: Collection[int]
 
     @abstractmethod
     def refusal(self, problem: Problem) -> str | None:
@@ -67,6 +69,10 @@ class Family(ABC):
     @abstractmethod
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """Its candidates for a problem that it does not refuse, C having elements."""
+
+    @abstractmethod
+    def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
+        """An offer of one plan of its ``rungs``, as it is, for a problem with elements in C that it can compute."""
 
     @abstractmethod
     def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
@@ -87,6 +93,15 @@ def families() -> tuple[Family, ...]:
     """All that are known, by name: the order in which they were registered decides nothing."""
     _load()
     return tuple(_FAMILIES[name] for name in sorted(_FAMILIES))
+
+
+def priced(plan: Plan, problem: Problem, machine: Machine, clock: Clock = "sustained") -> Candidate:
+    """A plan that somebody brings, with its predicted time. Raises ``UsageError`` where no family has its rung."""
+    for family in families():
+        if plan.rung in family.rungs:
+            return family.priced(plan, problem, machine).candidate(0, clock)
+    known = sorted(rung for family in families() for rung in family.rungs)
+    raise UsageError(f"rung {plan.rung} has no model; rungs {', '.join(map(str, known))} have one")
 
 
 @cache

@@ -24,6 +24,7 @@ def one_tile_work(
     port_clk: Floats,
     issue_clk: Floats,
     stages: Ints,
+    store_bytes_per_clk: float,
     pj_per_flop: float,
     most_mhz: float,
 ) -> Work:
@@ -31,7 +32,7 @@ def one_tile_work(
 
     Where ``shared_by`` blocks share an SM they take turns, so that one multiplies while another begins or ends: then
     only the last epilogue shows. Else each block begins with a first load that nothing hides, and ends with its
-    epilogue, C's tile at the rate at which L2 takes it.
+    epilogue, C's tile at ``store_bytes_per_clk``.
     """
     c, itemsize = machine.calibration, problem.dtype.itemsize
     steps = -(-problem.k // bk)
@@ -57,8 +58,7 @@ def one_tile_work(
         shared_bytes=np.zeros(len(bm)),
         l2_bytes=steps * (a_read + b_read),
         half_share=np.ones(len(bm)),
-        epilogue_clk=bm * bn * problem.out_dtype.itemsize / c.l2_bytes_per_clk_per_sm
-        + np.where(shared_by > 1, 0, first),
+        epilogue_clk=bm * bn * problem.out_dtype.itemsize / store_bytes_per_clk + np.where(shared_by > 1, 0, first),
         first_clk=first,
         launch_us=np.full(len(bm), c.launch_us),
         flop=(2 * bm * bn * steps * bk).astype(float),

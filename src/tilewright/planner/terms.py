@@ -78,6 +78,13 @@ class Work:
         return self.half_tail & (2 * self.last <= self.places)
 
 
+def useful_share(work: Work, problem: Problem) -> Floats:
+    """The share of a candidate's places, waves and elements of tiles that has work of the problem."""
+    waves = work.waves - np.where(work.cut, 0.5, 0.0)
+    share: Floats = problem.m * problem.n / (waves * work.places * (work.order.rows * work.order.cols))
+    return share
+
+
 @dataclass(frozen=True)
 class _Waves:
     """Some waves of each candidate, one after another in one array. ``weight``: the waves that each stands for."""
@@ -235,7 +242,8 @@ def _hbm_bytes(work: Work, waves: _Waves, problem: Problem, machine: Machine) ->
     fresh = needed - common
     once = np.minimum(1.0, operands / np.maximum(waves.total(fresh), 1))[of]
     read: Floats = fresh * (once + (1 - once) * (1 - far)) + common * (1 - near)
-    return read
+    scaled: Floats = read * np.maximum(1.0, operands / np.maximum(waves.total(read), 1))[of]
+    return scaled
 
 
 def least_bytes_raster(order: Order, places: Ints) -> Order:

@@ -12,6 +12,7 @@ from tilewright import derive_tensor
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.gpu import GpuSpec
+from tilewright.plan_base import Plan
 from tilewright.plan_space import TILES, WARPS
 from tilewright.plan_tensor import FIRST, SHARED_LIMIT, SWIZZLE_ROW, TensorPlan
 from tilewright.planner.candidate import Candidate, Predicted
@@ -20,13 +21,14 @@ from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.one_tile import one_tile_work
+from tilewright.planner.persistent import STORE_BYTES_PER_CLK
 from tilewright.planner.raster import Floats, Ints
-from tilewright.planner.terms import Estimate
+from tilewright.planner.terms import Estimate, useful_share
 from tilewright.problem import Layout, Problem
 
 STAGES = 3  # of its default plan: one multiplied, two on their way
 STEP_CLK = 150  # a barrier of the block and the wait for cp.async, each K-step
-LANES = 32  # elements that an SM's threads load at a time where rows do not start on 16-byte boundaries
+LANES = 32  # copies that an SM's threads issue a clock: of 16 bytes, or of one element where rows are not aligned
 # Energy of a FLOP beside wgmma's, whose operands pass no register file: of its record on an H200 (4096^3, 689 W).
 ENERGY = 1.75
 SPREAD = (0.85, 1.40)
@@ -65,6 +67,10 @@ def table(dtype: DType, a: Layout, b: Layout, aligned: bool, gpu: GpuSpec) -> _T
             plans.append(kind_plan(kind, dtype, a, b, aligned))
         except UsageError:
             refused.append(kind)
+    return _table(plans, refused, gpu)
+
+
+def _table(plans: list[TensorPlan], refused: list[Kind], gpu: GpuSpec) -> _Table:
     each = {
         "bm": [p.bm for p in plans],
         "bn": [p.bn for p in plans],
@@ -75,7 +81,7 @@ def table(dtype: DType, a: Layout, b: Layout, aligned: bool, gpu: GpuSpec) -> _T
     columns = {name: np.array(values, dtype=np.int64) for name, values in each.items()}
     step = columns["bm"] * columns["bn"] * SWIZZLE_ROW
     reads = np.array([derive_tensor.operand_bytes(p).value for p in plans]) * step
-    fills = (columns["bm"] + columns["bn"]) * SWIZZLE_ROW * dtype.itemsize
+    fills = np.array([p.tile_bytes for p in plans])
     return _Table(tuple(plans), tuple(refused), columns, reads + fills)
 
 
@@ -83,6 +89,7 @@ class MmaSync(Family):
     """Rung 5, every tile and arrangement of warps of ``plan_space``."""
 
     name = "mma_sync"
+    rungs = (FIRST,)
 
     def refusal(self, problem: Problem) -> str | None:
         """``TensorPlan`` knows the dtypes."""
@@ -96,12 +103,20 @@ class MmaSync(Family):
         """The tile of its default plan, with the reason."""
         return candidate(problem, _shape(problem.dtype, DEFAULT, STAGES, machine.sms), rejected=reason)
 
+    def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
+        """An offer of one plan, as it is."""
+        assert isinstance(plan, TensorPlan)
+        return self._offered(_table([plan], [], machine.gpu), problem, machine)
+
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """All legal tiles and warps of the problem's dtype and layouts."""
         found = table(problem.dtype, problem.a_layout, problem.b_layout, problem.aligned, machine.gpu)
+        return self._offered(found, problem, machine)
+
+    def _offered(self, found: _Table, problem: Problem, machine: Machine) -> Offer:
         t, c = found.columns, machine.calibration
         macs = t["bm"] * t["bn"] * SWIZZLE_ROW
-        elements = (t["bm"] + t["bn"]) * SWIZZLE_ROW
+        copies = (t["bm"] + t["bn"]) * SWIZZLE_ROW / (LANES * (8 if problem.aligned else 1))
         work = one_tile_work(
             problem,
             machine,
@@ -111,8 +126,9 @@ class MmaSync(Family):
             shared_by=t["shared_by"],
             tensor_clk=macs / (2048 * c.mma_sync_share),
             port_clk=found.port_bytes / machine.gpu.shared_bytes_per_clock,
-            issue_clk=STEP_CLK + elements * (0.0 if problem.aligned else 1 / LANES),
+            issue_clk=STEP_CLK + copies,
             stages=t["stages"],
+            store_bytes_per_clk=STORE_BYTES_PER_CLK,
             pj_per_flop=ENERGY * c.energy_pj_per_flop,
             most_mhz=c.burst_clock_mhz,
         )
@@ -133,8 +149,8 @@ class MmaSync(Family):
             raise AssertionError(f"{kind} was refused and is legal")
 
         ties = np.stack([-t["bm"] * t["bn"], t["bm"], t["threads"], np.arange(len(t["bm"]))], axis=1)
-        useful = problem.m * problem.n / (work.waves * machine.sms * (t["bm"] * t["bn"]))
         rejected = LazySequence(len(found.refused), reject)
+        useful = useful_share(work, problem)
         return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, rejected, SPREAD)
 
 

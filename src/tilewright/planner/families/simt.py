@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from tilewright import ladder, roofline
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
+from tilewright.gpu import GpuSpec
+from tilewright.plan_base import Plan
 from tilewright.plan_simt import SimtPlan
 from tilewright.plan_tensor import SHARED_LIMIT
 from tilewright.planner.candidate import Candidate, Predicted
@@ -15,7 +19,8 @@ from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.one_tile import one_tile_work
-from tilewright.planner.terms import Estimate
+from tilewright.planner.raster import Floats
+from tilewright.planner.terms import Estimate, useful_share
 from tilewright.problem import Layout, Problem
 
 RUNG = 4
@@ -25,12 +30,12 @@ ENERGY = 7.0  # of a FLOP beside wgmma's: of its record on an H200 (4096^3, fp32
 SPREAD = (0.95, 1.35)
 
 # Beside the rung's default tile: what the kernel's arrangement of warps and lanes allows of smaller ones. Each thread
-# keeps 8 x 8 outputs, and the blocks of an SM have 512 threads.
+# keeps 8 x 8 outputs; an SM has as many blocks as registers without spilling much.
 TILES: tuple[dict[str, int], ...] = (
     {},
     {"bm": 128, "bn": 128, "threads": 256, "tm": 8, "tn": 8, "warps_m": 2, "warps_n": 4, "blocks_per_sm": 2},
-    {"bm": 64, "bn": 128, "threads": 128, "tm": 8, "tn": 8, "warps_m": 1, "warps_n": 4, "blocks_per_sm": 4},
-    {"bm": 64, "bn": 64, "threads": 64, "tm": 8, "tn": 8, "warps_m": 1, "warps_n": 2, "blocks_per_sm": 8},
+    {"bm": 64, "bn": 128, "threads": 128, "tm": 8, "tn": 8, "warps_m": 1, "warps_n": 4, "blocks_per_sm": 3},
+    {"bm": 64, "bn": 64, "threads": 64, "tm": 8, "tn": 8, "warps_m": 1, "warps_n": 2, "blocks_per_sm": 6},
 )
 
 
@@ -45,6 +50,7 @@ class Simt(Family):
     """Rung 4 in four tiles."""
 
     name = "simt"
+    rungs = range(RUNG + 1)
 
     def refusal(self, problem: Problem) -> str | None:
         """The rung knows its dtypes and its layout."""
@@ -60,28 +66,39 @@ class Simt(Family):
         assert isinstance(default, SimtPlan)
         return candidate(problem, _shape(default, machine.sms), rejected=reason)
 
+    def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
+        """An offer of one plan, as it is: also those of rungs 0 to 3, which lead to this one."""
+        assert isinstance(plan, SimtPlan)
+        return self._offered([plan], problem, machine)
+
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """Its tiles."""
         found = plans(problem.dtype, problem.a_layout, problem.b_layout, problem.aligned)
-        bm, bn, shared_by, stages = (
-            np.array(values) for values in zip(*((p.bm, p.bn, p.blocks_per_sm, p.stages) for p in found), strict=True)
-        )
+        return self._offered(found, problem, machine)
+
+    def _offered(self, found: list[SimtPlan], problem: Problem, machine: Machine) -> Offer:
+        def column(values: Iterable[float]) -> Floats:
+            return np.array(list(values), dtype=np.float64)
+
+        c, gpu = machine.calibration, machine.gpu
+        bm, bn = (np.array([getattr(p, name) for p in found], dtype=np.int64) for name in ("bm", "bn"))
         bk, itemsize = found[0].bk, problem.dtype.itemsize
         macs = bm * bn * bk
-        per_mac = np.array([roofline.shared_load_bytes_per_mac(p.tm, p.tn, itemsize).value for p in found])
-        c, gpu = machine.calibration, machine.gpu
         fills = (bm + bn) * bk * itemsize
+        port = column(_port_bytes_per_mac(p, gpu) for p in found) * macs
+        width = 16 // itemsize if problem.aligned and found[0].tm else 1
         work = one_tile_work(
             problem,
             machine,
             bm=bm,
             bn=bn,
             bk=bk,
-            shared_by=shared_by,
+            shared_by=np.array([p.blocks_per_sm if p.tm else _blocks(p, gpu) for p in found]),
             tensor_clk=macs / (gpu.fp32_fma_per_clock * c.fma_share),
-            port_clk=(macs * per_mac + fills) / gpu.shared_bytes_per_clock,
-            issue_clk=STEP_CLK + (bm + bn) * bk * (0.0 if problem.aligned else 1 / LANES),
-            stages=stages,
+            port_clk=(port + fills) / gpu.shared_bytes_per_clock,
+            issue_clk=STEP_CLK + (bm + bn) * bk / (LANES * width),
+            stages=np.array([max(1, p.stages) for p in found]),
+            store_bytes_per_clk=c.l2_bytes_per_clk_per_sm,
             pj_per_flop=ENERGY * c.energy_pj_per_flop,
             most_mhz=c.boost_clock_mhz,
         )
@@ -92,13 +109,33 @@ class Simt(Family):
             return candidate(problem, shape, plan=found[index], terms_us=terms, predicted_us=predicted)
 
         ties = np.stack([-bm * bn, bm], axis=1)
-        useful = problem.m * problem.n / (work.waves * machine.sms * (bm * bn))
+        useful = useful_share(work, problem)
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, nothing, SPREAD)
 
 
+def _port_bytes_per_mac(plan: SimtPlan, gpu: GpuSpec) -> float:
+    """What the port carries for a multiply-add, in bytes of its full width.
+
+    From shared memory as ``roofline`` counts it. Rung 0 has none: its warps ask L1, the same port, for a word of A that
+    all lanes want and a line of B; where ``swapped``, for 32 words of A in as many lines.
+    """
+    itemsize = plan.dtype.itemsize
+    if plan.stages == 0:
+        return (32 if plan.swapped else 1) * gpu.shared_bytes_per_clock / 32 + 4
+    per_mac = roofline.shared_load_bytes_per_mac(plan.tm or 1, plan.tn or 1, itemsize)
+    width = 16 if plan.tm else itemsize
+    return roofline.shared_port_demand(per_mac.value, gpu, load_bytes=width).value / gpu.fp32_fma_per_clock
+
+
+def _blocks(plan: SimtPlan, gpu: GpuSpec) -> int:
+    """Blocks an SM holds of the rungs whose plans do not say, by their threads."""
+    return max(1, gpu.max_threads_per_sm // plan.threads)
+
+
 def _shape(plan: SimtPlan, sms: int) -> Shape:
-    stage = plan.shared_bytes // plan.stages
+    stages = max(1, plan.stages)
+    stage = max(1, plan.shared_bytes // stages)
     return Shape(
         family=Simt.name,
         tile=(plan.bm, plan.bn, plan.bk),
@@ -106,7 +143,7 @@ def _shape(plan: SimtPlan, sms: int) -> Shape:
         max_stages=SHARED_LIMIT // stage,
         max_stages_no_epilogue=SHARED_LIMIT // stage,
         shared_bytes=plan.shared_bytes,
-        accumulator_registers_per_thread=plan.tm * plan.tn,
+        accumulator_registers_per_thread=plan.tm * plan.tn or plan.bm * plan.bn // plan.threads,
         consumers=max(1, plan.threads // 128),
         schedule="simt",
         places=sms,
