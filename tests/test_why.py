@@ -106,7 +106,7 @@ def test_a_name_of_none_is_a_sentence(name: str, says: str) -> None:
 def test_the_planner_s_own_candidates_are_explained_by_their_terms() -> None:
     """What the model adds up to is what it predicts, at both clocks: no row is left over."""
     for clock in ("sustained", "burst"):
-        asked = tilewright.plan(4096, 4096, 4096, layout="rc", gpu="h200", clock=clock)  # type: ignore[arg-type]
+        asked = tilewright.plan(4096, 4096, 4096, layout="rc", gpu="h200", clock=clock)
         for other in asked.ranked[1:20]:
             found = why(asked.pick, other, clock=asked.clock)
             assert REST not in {term.name for term in found.terms}
