@@ -22,7 +22,7 @@ from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read
 from tilewright.problem import Problem
 
 TERMS = ("launch", "first_load", "tensor", "shared_port", "l2", "hbm", "issue", "main_loop", "epilogue")
-MOST_WAVES = 24  # of more, as many are computed, evenly spread, and stand for the rest; the last always is
+MOST_WAVES = 16  # of more, as many are computed, evenly spread, and stand for the rest; the last always is
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,7 @@ class Estimate:
         sm = w.flop * blocks * w.pj_per_flop + self.l2_total_bytes * c.energy_pj_per_l2_byte
         self._energy = Energy(sm * 1e-12, self.hbm_total_bytes * c.energy_pj_per_hbm_byte * 1e-12)
         self._busy = np.maximum(np.maximum(w.tensor_clk, w.port_clk), np.maximum(w.issue_clk, w.ring_clk))
+        self._covered = w.hidden[waves.of] & ~waves.final  # epilogues under another tile's main loop
         self._supply_s = np.maximum(self._l2_s, self._hbm_s)
 
     def sustained(self) -> Times:
@@ -177,7 +178,7 @@ class Estimate:
         """
         w, of = self._work, self._waves.of
         each = (w.epilogue_clk / hertz)[of] * self._part
-        shown = np.where(w.hidden[of], np.where(self._waves.final, each, np.maximum(0.0, each - slots) / 2), each)
+        shown = np.where(self._covered, np.maximum(0.0, each - slots) / 2, each)
         return self._waves.total(shown)
 
     def at(self, hertz: Floats) -> Times:

@@ -30,7 +30,7 @@ STAGES = 3  # of its default plan: one multiplied, two on their way
 STEP_CLK = 150  # a barrier of the block and the wait for cp.async, each K-step
 LANES = 32  # copies that an SM's threads issue a clock: of 16 bytes, or of one element where rows are not aligned
 # Energy of a FLOP beside wgmma's, whose operands pass no register file: of its record on an H200 (4096^3, 689 W).
-ENERGY = 1.75
+ENERGY = 1.0
 SPREAD = (0.85, 1.40)
 
 Kind = tuple[int, int, int, int]

@@ -26,7 +26,7 @@ from tilewright.problem import Layout, Problem
 RUNG = 4
 STEP_CLK = 100  # a barrier of the block and A's way through registers, each K-step
 LANES = 32  # elements that an SM's threads load at a time where rows do not start on 16-byte boundaries
-ENERGY = 7.0  # of a FLOP beside wgmma's: of its record on an H200 (4096^3, fp32, 51 TFLOPS at 392 W)
+ENERGY = 1.0  # of a FLOP beside wgmma's: of its record on an H200 (4096^3, fp32, 51 TFLOPS at 392 W)
 SPREAD = (0.95, 1.35)
 
 # Beside the rung's default tile: what the kernel's arrangement of warps and lanes allows of smaller ones. Each thread
