@@ -44,6 +44,11 @@ class Planning:
             raise UsageError(f"{self.problem}: C has no elements, so there is nothing to launch and nothing to pick")
         return self.ranked[0]
 
+    def _repr_html_(self) -> str:
+        from tilewright.report.plan_html import planning_html  # not for who plans without a notebook
+
+        return planning_html(self)
+
     def to_dict(self, top: int | None = None, *, all: bool = False) -> dict[str, Any]:
         """JSON-ready values; the ``top`` of the ranked candidates, with ``all`` the rejected ones after them.
 
