@@ -52,7 +52,7 @@ def test_version_and_help() -> None:
     assert run("--version").stdout == f"tilewright {__version__}\n"
     shown = run("--help")
     assert shown.exit_code == 0
-    for command in ("climb", "verify", "source", "diff", "doctor", "cache"):
+    for command in ("climb", "plan", "verify", "source", "diff", "doctor", "cache"):
         assert command in shown.stdout
         assert run(command, "--help").exit_code == 0
 

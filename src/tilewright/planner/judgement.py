@@ -98,6 +98,11 @@ class Judgement:
         own, its = (getattr(each, self.clock) for each in (self.candidate.predicted_us, other.predicted_us))
         return float(own / its)
 
+    def _repr_html_(self) -> str:
+        from tilewright.report.plan_html import judgement_html  # not for who judges without a notebook
+
+        return judgement_html(self)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the names of the fields, and what follows from them."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
