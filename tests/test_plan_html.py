@@ -13,6 +13,7 @@ from plan_cases import planning
 from test_plan_judgement import judgement
 
 import tilewright
+from tilewright.planner.judgement import Finding
 from tilewright.planner.why import why
 from tilewright.problem import Problem
 from tilewright.report.plan_html import page, planning_html
@@ -78,6 +79,10 @@ def test_a_page_is_well_formed_and_needs_nothing_else() -> None:
     assert found.tags.count("svg") == 5
 
 
+def told_reason(text: str) -> Finding:
+    return Finding(text, True, 1, 2, "B", text, "the guide")
+
+
 @given(st.text() | st.just(NASTY))
 def test_what_comes_from_outside_is_escaped(text: str) -> None:
     asked = planning()
@@ -88,10 +93,10 @@ def test_what_comes_from_outside_is_escaped(text: str) -> None:
         calibration=text,
         rejected=(replace(asked.rejected[0], rejected=text),),
     )
-    shown = page(planning_html(told, rejected=True, reasons=[(text, text)], why=why(first, told.ranked[1])), text)
+    shown = page(planning_html(told, rejected=True, reasons=[told_reason(text)], why=why(first, told.ranked[1])), text)
     assert "<script" not in shown
     compared = why(asked.pick, asked.ranked[1])
-    plain = page(planning_html(asked, rejected=True, reasons=[("a", "b")], why=compared), "x")
+    plain = page(planning_html(asked, rejected=True, reasons=[told_reason("b")], why=compared), "x")
     assert Structure(shown).tags == Structure(plain).tags
 
 

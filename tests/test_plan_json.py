@@ -61,6 +61,7 @@ PLANNING_KEYS = {
     "calibration",
     "sms",
     "clock_mhz",
+    "other_clock_mhz",
 }
 
 whole = st.integers(0, 2**40)

@@ -58,7 +58,7 @@ def test_a_judgement_has_every_limit_and_fits_the_terminal(width: int) -> None:
     assert "fits: 108.0 us sustained, 1,273 TFLOPS" in text
     for words in ("ok stages 4 stages of 48 KB", "slow waves Half of", "- intensity 128 x 256", "ok registers"):
         assert words in text
-    assert "mistake: intensity against the HBM ridge It is held against 206. Hold it against L2." in text
+    assert "mistake: intensity against the HBM ridge It is held against 206. instead: Hold it against L2." in text
     assert "128x256x64 s4 2x1 cooperative wgmma, 8 along M 100.0 us 1.080x" in text or width == 60
 
 

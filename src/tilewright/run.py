@@ -173,6 +173,9 @@ def arguments(plan: Plan, operands: Operands) -> list[Any]:
     # stores the columns after it through the pointer. (A map has at least one column; the kernel then uses none.)
     chunk = 16 // c.dtype.itemsize
     seen = {"a": a, "b": b, "c": replace(c, cols=max(c.cols // chunk * chunk, min(c.cols, 1)))}
+    # Of a matrix without elements nothing is loaded, yet TMA traps unless its map begins in mapped memory (seen on an
+    # H200), and such a matrix may lie anywhere: its map begins where C does.
+    seen |= {name: replace(seen[name], pointer=c.pointer // 16 * 16) for name in "ab" if not seen[name].span}
     maps = {each.operand: TensorMap(seen[each.operand], each.box, each.swizzle_bytes) for each in plan.tensor_boxes}
     sizes = [np.int32(x) for x in (c.rows, c.cols, a.cols)]
     read = () if "a" in maps else ((a, np.int64(a.ld)), (b, np.int64(b.ld)))

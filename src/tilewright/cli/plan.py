@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tilewright.planner.candidate import Candidate
+    from tilewright.planner.judgement import Finding
     from tilewright.planner.planning import Planning
     from tilewright.planner.why import Why
     from tilewright.problem import Problem
@@ -163,6 +164,7 @@ def _plan(
     json: bool,
 ) -> None:
     import tilewright
+    from tilewright.planner.reasons import reasons
     from tilewright.planner.why import find
     from tilewright.planner.why import why as compare
 
@@ -170,31 +172,32 @@ def _plan(
     if not planning.ranked and planning.rejected:
         raise UsageError(f"no kernel computes {problem}: {planning.rejected[0].rejected}")
     compared = None if why is None else compare(*(find(planning, name) for name in why), clock=planning.clock)
+    found = reasons(planning, on["calibration"])
     if html is not None:
         from tilewright.report.plan_html import page, planning_html
 
         shown = len(planning.ranked) if all else max(top, DEFAULT_TOP)
-        body = planning_html(planning, top=shown, rejected=all, why=compared)
+        body = planning_html(planning, top=shown, rejected=all, reasons=found, why=compared)
         _write(html, page(body, f"tilewright plan {problem}"))
     if json:
-        found = planning.to_dict(None if all else top, all=all)
-        output.print_json(found if compared is None else {**found, "why": compared.to_dict()})
+        answer = planning.to_dict(None if all else top, all=all)
+        output.print_json(answer if compared is None else {**answer, "why": compared.to_dict()})
         return
     console = output.stdout()
-    for part in _parts(planning, top, all, compared, picture, console.width):
+    for part in _parts(planning, found, top, all, compared, picture, console.width):
         console.print(part)
     if planning.ranked:
         output.say(_more(planning, top, all))
 
 
 def _parts(
-    planning: Planning, top: int, all: bool, compared: Why | None, picture: bool, width: int
+    planning: Planning, found: Sequence[Finding], top: int, all: bool, compared: Why | None, picture: bool, width: int
 ) -> Iterator[RenderableType]:
     """What is shown, one below another."""
     from tilewright.report.plan_table import candidate_table, heading, pick_text, rejected_list, why_table
 
     if not planning.ranked or compared is None:
-        yield pick_text(planning)
+        yield pick_text(planning, found)
     else:
         yield heading(planning)
     if not planning.ranked:

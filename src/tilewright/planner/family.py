@@ -61,6 +61,8 @@ class Family(ABC):
 
     name: str
     rungs: Collection[int]
+    residuals: tuple[str, ...] = ()
+    """Parts of its model that a calibration may have a fitted factor for (``Calibration.residual``), at most three."""
 
     @abstractmethod
     def refusal(self, problem: Problem) -> str | None:

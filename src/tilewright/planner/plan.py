@@ -113,12 +113,14 @@ def _planned(
     rejected = chained([*(offer.rejected for offer in offers), refused])
     if not offers:
         mhz = machine.calibration.burst_clock_mhz
-        return Planning(**common, clock_mhz=mhz, regime="latency", ranked=(), rejected=rejected)  # type: ignore[arg-type]
+        common |= {"clock_mhz": mhz, "other_clock_mhz": mhz, "regime": "latency"}
+        return Planning(**common, ranked=(), rejected=rejected)  # type: ignore[arg-type]
     rows = ranking(offers, clock)
     best, index = offers[rows[0, 0]], int(rows[0, 1])
     return Planning(
         **common,  # type: ignore[arg-type]
         clock_mhz=float(best.times(clock).mhz[index]),
+        other_clock_mhz=float(best.times("burst" if clock == "sustained" else "sustained").mhz[index]),
         regime=regime(best, index, clock),
         ranked=ranked(offers, rows, clock),
         rejected=rejected,

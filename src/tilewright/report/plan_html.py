@@ -5,7 +5,7 @@ Text reaches the templates as text and is escaped there; only drawings, which ``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tilewright.planner.candidate import Candidate
-from tilewright.planner.judgement import Judgement
-from tilewright.planner.planning import Clock, Planning
+from tilewright.planner.judgement import Finding, Judgement
+from tilewright.planner.planning import Planning
 from tilewright.planner.why import Why, time_us, words
 from tilewright.report import plan_svg
 from tilewright.report.plan_figures import TileMap, register_budget, shared_budget, tiles_of
@@ -23,7 +23,7 @@ from tilewright.report.plan_words import (
     asked,
     basis,
     by_reason,
-    facts,
+    explained,
     gain,
     gigabytes,
     mark,
@@ -50,7 +50,7 @@ def planning_html(
     *,
     top: int = MOST_ROWS,
     rejected: bool = False,
-    reasons: Iterable[tuple[str, str]] = (),
+    reasons: Sequence[Finding] = (),
     why: Why | None = None,
 ) -> str:
     """The pick with its reasons, the pictures, the ``top`` candidates, and if wanted the rejected and a comparison."""
@@ -58,7 +58,7 @@ def planning_html(
     shown: dict[str, Any] = {"css": _css(), "asked": asked(planning), "nothing": None}
     if not planning.ranked:
         return template.render(**shown | {"nothing": nothing(planning.problem)})
-    pick, other = planning.pick, _other(planning.clock)
+    pick = planning.pick
     grid = tiles_of(pick, planning.problem, planning.sms, most=plan_svg.MOST_CELLS)
     first = planning.ranked[:top]
     return template.render(
@@ -72,7 +72,7 @@ def planning_html(
         rows=[_row(planning, each, rank) for rank, each in enumerate(first)],
         ranked=f"{len(planning.ranked):,}",
         clock=planning.clock,
-        other_clock=other,
+        other_clock=planning.other_clock,
         why=None if why is None else _why(why),
         rejected=by_reason(planning.rejected) if rejected else (),
         rejected_count=f"{len(planning.rejected):,}",
@@ -136,17 +136,13 @@ def _css() -> Markup:
     return Markup(_environment().get_template("plan.css").render())
 
 
-def _other(clock: Clock) -> Clock:
-    return "burst" if clock == "sustained" else "sustained"
-
-
-def _candidate(candidate: Candidate, reasons: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
+def _candidate(candidate: Candidate, reasons: Sequence[Finding] = ()) -> dict[str, Any]:
     return {
         "label": candidate.label,
         "family": candidate.family,
         "rejected": candidate.rejected,
         "time": None if candidate.predicted_us is None else time_goes(candidate),
-        "facts": [*facts(candidate), *reasons],
+        "facts": explained(candidate, reasons),
         "shared": Markup(plan_svg.budget_svg(shared_budget(candidate))),
         "registers": Markup(plan_svg.budget_svg(register_budget(candidate))),
     }
@@ -180,7 +176,7 @@ def _row(planning: Planning, each: Candidate, rank: int) -> dict[str, str]:
         "busy": f"{each.wave_efficiency:.1%}",
         "us": microseconds(us),
         "interval": "" if times is None else f"{microseconds(times.low)} to {microseconds(times.high)}",
-        "other_us": microseconds(time_us(each, _other(planning.clock))),
+        "other_us": microseconds(time_us(each, planning.other_clock)),
         "tflops": number(tflops(each, planning.problem, planning.clock), 4),
         "behind": f"+{us / best - 1:.1%}" if rank and best else "",
     }

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.planner.candidate import Candidate
-from tilewright.planner.judgement import Judgement
+from tilewright.planner.judgement import Finding, Judgement
 from tilewright.planner.planning import Planning
 from tilewright.planner.why import Why, time_us, words
 from tilewright.report.plan_words import (
@@ -23,7 +23,7 @@ from tilewright.report.plan_words import (
     asked,
     basis,
     by_reason,
-    facts,
+    explained,
     gain,
     gigabytes,
     mark,
@@ -39,8 +39,8 @@ from tilewright.report.table import WIDE, number
 INDENT = 2
 
 
-def pick_text(planning: Planning, reasons: Iterable[tuple[str, str]] = ()) -> RenderableType:
-    """The answer in words: what was asked, what to take, its time, what limits it, and ``reasons`` by name.
+def pick_text(planning: Planning, reasons: Sequence[Finding] = ()) -> RenderableType:
+    """The answer in words: what was asked, what to take, its time, what limits it, and its ``reasons``.
 
     The first line says whose GPU it is, and whether that was assumed.
     """
@@ -53,7 +53,7 @@ def pick_text(planning: Planning, reasons: Iterable[tuple[str, str]] = ()) -> Re
         _set_in(predicted(planning)),
         _set_in(REGIMES[planning.regime]),
         _set_in(time_goes(pick)),
-        named([*facts(pick), *reasons]),
+        named(explained(pick, reasons)),
     )
 
 
@@ -143,7 +143,8 @@ def judgement_text(judgement: Judgement) -> Iterator[RenderableType]:
     yield Padding(limits, (0, 0, 0, INDENT))
     for mistake in judgement.mistakes:
         yield Text.assemble(("mistake: ", "bold red"), (mistake.name, "bold"))
-        yield _set_in(f"{mistake.sentence} {mistake.instead}")
+        yield _set_in(mistake.sentence)
+        yield _set_in(f"instead: {mistake.instead}")
     if judgement.better:
         yield Text("better" if judgement.candidate else "what fits", "bold")
         yield _better_table(judgement)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
@@ -99,8 +99,8 @@ def predicted(planning: Planning) -> str:
         f"{microseconds(time_us(pick, planning.clock))} us {planning.clock} at {planning.clock_mhz / 1e3:.2f} GHz "
         f"(8 times in 10 between {microseconds(times.low)} and {microseconds(times.high)})"
     )
-    other: Clock = "burst" if planning.clock == "sustained" else "sustained"
-    at = f"{microseconds(time_us(pick, other))} us {other}"
+    other = f"{microseconds(time_us(pick, planning.other_clock))} us {planning.other_clock}"
+    at = f"{other} at {planning.other_clock_mhz / 1e3:.2f} GHz"
     return f"{first}, {number(speed, 4)} TFLOPS; {at}"
 
 
@@ -134,6 +134,16 @@ def facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
     split = candidate.register_split
     threads = "" if split is None else f" of {split[1]}; {split[0]} for those that load"
     yield "registers", f"{candidate.accumulator_registers_per_thread} accumulators a thread{threads}"
+
+
+def explained(candidate: Candidate, reasons: Sequence[Finding]) -> list[tuple[str, str]]:
+    """What is exact about a candidate and the ``reasons`` for it, by name; a reason stands for the fact of its name."""
+    said = [(reason.name, reason.sentence) for reason in reasons]
+    names = {_COVERS.get(reason.name, reason.name) for reason in reasons}
+    return [*said, *(fact for fact in facts(candidate) if fact[0] not in names)]
+
+
+_COVERS = {"operand traffic": "operands", "accumulators": "registers"}
 
 
 def _traffic(candidate: Candidate) -> str:

@@ -29,8 +29,6 @@ from tilewright.problem import Layout, Problem
 STAGES = 3  # of its default plan: one multiplied, two on their way
 STEP_CLK = 150  # a barrier of the block and the wait for cp.async, each K-step
 LANES = 32  # copies that an SM's threads issue a clock: of 16 bytes, or of one element where rows are not aligned
-# Energy of a FLOP beside wgmma's, whose operands pass no register file: of its record on an H200 (4096^3, 689 W).
-ENERGY = 1.0
 SPREAD = (0.85, 1.40)
 
 Kind = tuple[int, int, int, int]
@@ -90,6 +88,7 @@ class MmaSync(Family):
 
     name = "mma_sync"
     rungs = (FIRST,)
+    residuals = ("energy",)  # of a FLOP beside wgmma's, whose operands pass no register file
 
     def refusal(self, problem: Problem) -> str | None:
         """``TensorPlan`` knows the dtypes."""
@@ -129,7 +128,7 @@ class MmaSync(Family):
             issue_clk=STEP_CLK + copies,
             stages=t["stages"],
             store_bytes_per_clk=STORE_BYTES_PER_CLK,
-            pj_per_flop=ENERGY * c.energy_pj_per_flop,
+            pj_per_flop=c.residual(self.name, "energy") * c.energy_pj_per_flop,
             most_mhz=c.burst_clock_mhz,
         )
         estimate = Estimate(work, problem, machine)

@@ -26,7 +26,6 @@ from tilewright.problem import Layout, Problem
 RUNG = 4
 STEP_CLK = 100  # a barrier of the block and A's way through registers, each K-step
 LANES = 32  # elements that an SM's threads load at a time where rows do not start on 16-byte boundaries
-ENERGY = 1.0  # of a FLOP beside wgmma's: of its record on an H200 (4096^3, fp32, 51 TFLOPS at 392 W)
 SPREAD = (0.95, 1.35)
 
 # Beside the rung's default tile: what the kernel's arrangement of warps and lanes allows of smaller ones. Each thread
@@ -51,6 +50,7 @@ class Simt(Family):
 
     name = "simt"
     rungs = range(RUNG + 1)
+    residuals = ("issue",)  # stalls, addresses and all else that its instructions have beside their number
 
     def refusal(self, problem: Problem) -> str | None:
         """The rung knows its dtypes and its layout."""
@@ -86,6 +86,7 @@ class Simt(Family):
         macs = bm * bn * bk
         fills = (bm + bn) * bk * itemsize
         port = column(_port_bytes_per_mac(p, gpu) for p in found) * macs
+        issue = column(_instructions_per_mac(p) for p in found)
         width = 16 // itemsize if problem.aligned and found[0].tm else 1
         work = one_tile_work(
             problem,
@@ -96,10 +97,12 @@ class Simt(Family):
             shared_by=np.array([p.blocks_per_sm if p.tm else _blocks(p, gpu) for p in found]),
             tensor_clk=macs / (gpu.fp32_fma_per_clock * c.fma_share),
             port_clk=(port + fills) / gpu.shared_bytes_per_clock,
-            issue_clk=STEP_CLK + (bm + bn) * bk / (LANES * width),
+            issue_clk=STEP_CLK
+            + (bm + bn) * bk / (LANES * width)
+            + macs * issue / gpu.fp32_fma_per_clock * c.residual(self.name, "issue"),
             stages=np.array([max(1, p.stages) for p in found]),
             store_bytes_per_clk=c.l2_bytes_per_clk_per_sm,
-            pj_per_flop=ENERGY * c.energy_pj_per_flop,
+            pj_per_flop=c.energy_pj_per_flop,
             most_mhz=c.boost_clock_mhz,
         )
         estimate = Estimate(work, problem, machine)
@@ -126,6 +129,19 @@ def _port_bytes_per_mac(plan: SimtPlan, gpu: GpuSpec) -> float:
     per_mac = roofline.shared_load_bytes_per_mac(plan.tm or 1, plan.tn or 1, itemsize)
     width = 16 if plan.tm else itemsize
     return roofline.shared_port_demand(per_mac.value, gpu, load_bytes=width).value / gpu.fp32_fma_per_clock
+
+
+def _instructions_per_mac(plan: SimtPlan) -> float:
+    """What a thread issues for a multiply-add: itself, and its part of loading a fragment and of making it fp32.
+
+    An SM issues four instructions of 32 lanes a clock, as many as it has multiply-adds, so each other one takes the
+    place of a multiply-add.
+    """
+    tm, tn = max(1, plan.tm), max(1, plan.tn)
+    values = tm + tn
+    loads = values / (16 // plan.dtype.itemsize) if plan.tm else values
+    converted = values if plan.dtype.itemsize < 4 else 0
+    return 1 + (loads + converted) / (tm * tn)
 
 
 def _blocks(plan: SimtPlan, gpu: GpuSpec) -> int:
