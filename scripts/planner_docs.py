@@ -234,7 +234,8 @@ def kernels_block() -> str:
 
 def accuracy_block() -> str:
     """Predictions beside every configuration that was measured, in groups."""
-    found = planner_report.points(sorted((ROOT / "results").glob("*_h200.jsonl")))
+    records = planner_report.kernels(sorted((ROOT / "results").glob("*_h200.jsonl")))
+    found = planner_report.points(records)
     return f"Predicted with: {shipped('h200').label}.\n\n{planner_report.tables(found).rpartition(chr(10) * 2)[2]}\n"
 
 

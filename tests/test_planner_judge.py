@@ -51,13 +51,15 @@ sizes = st.integers(1, 9000)
 @settings(max_examples=300, deadline=None)
 @given(
     shape=st.tuples(sizes, sizes, sizes), tile=tiles, stages=st.none() | st.integers(1, 15), cluster=clusters,
-    consumers=st.none() | st.integers(1, 4), schedule=st.sampled_from((None, "cooperative", "pingpong")), layout=layouts,
+    consumers=st.none() | st.integers(1, 4), schedule=st.sampled_from((None, "cooperative", "pingpong")),
+    layout=layouts,
 )  # fmt: skip
 def test_any_choice(
     shape: Any, tile: Any, stages: Any, cluster: Any, consumers: Any, schedule: Any, layout: str
 ) -> None:
-    problem = Problem(*shape, "bf16", a_layout="row" if layout[0] == "r" else "column",
-                      b_layout="row" if layout[1] == "r" else "column").padded()  # fmt: skip
+    m, n, k = shape
+    rows = ["row" if letter == "r" else "column" for letter in layout]
+    problem = Problem(m, n, k, "bf16", a_layout=rows[0], b_layout=rows[1]).padded()  # type: ignore[arg-type]
     judgement = tilewright.judge(
         problem=problem, tile=tile, stages=stages, cluster=cluster, consumers=consumers, schedule=schedule, gpu="h200"
     )
@@ -118,7 +120,6 @@ def test_what_is_better_is_faster_by_the_gain() -> None:
         assert gain > 1.001
     burst = judged(*CUBE, tile=(128, 128, 64), clock="burst")
     assert burst.candidate is not None
-    assert burst.candidate.predicted_us == judgement.candidate.predicted_us or burst.clock == "burst"
     assert burst.gain(burst.better[0]) == time_us(burst.candidate, "burst") / time_us(burst.better[0], "burst")
 
 
@@ -136,6 +137,25 @@ def test_other_stages_have_another_time() -> None:
     assert found(five)["stages"].sentence.endswith("5 asked for")
 
 
+@pytest.mark.parametrize(
+    ("layout", "choices"),
+    [
+        ("cc", {"tile": (320, 16, 64), "cluster": (1, 1), "schedule": "pingpong"}),
+        ("rc", {"tile": (128, 192, 64), "cluster": (3, 1)}),
+    ],
+)
+def test_a_kernel_outside_the_planners_space_has_a_time_too(layout: str, choices: Any) -> None:
+    judgement = judged(4096, 4096, 4096, layout=layout, **choices)
+    own = judgement.candidate
+    assert judgement.fits
+    assert own is not None
+    assert (own.tile, own.cluster) == (choices["tile"], choices["cluster"])
+    assert own.predicted_us is not None
+    assert 0 < own.predicted_us.burst <= own.predicted_us.sustained
+    assert len(judgement.better) == 3
+    assert own not in tilewright.plan(4096, 4096, 4096, gpu="h200", layout=layout).ranked
+
+
 # ---- constraints
 
 
@@ -147,7 +167,7 @@ def test_stages_beside_the_epilogue() -> None:
         "7 asked for"
     )
     one = constraints.stages(128, 128, 64, 2, 1, H200)
-    assert (one.ok, one.sentence[-70:]) == (False, one.sentence[-70:])
+    assert one.ok is False
     assert one.sentence.endswith("1 asked for, and 2 are the least: one is read while another is filled")
     exact = H200.shared_bytes_per_block - 6 * (32 * 1024 + 16)
     assert constraints.stages_that_fit(32 * 1024, H200, exact) == 6
@@ -188,6 +208,8 @@ def test_lines_that_tma_can_step_over(changes: Any, ok: bool, pitch: int) -> Non
     if not ok:
         judgement = tilewright.judge(problem=problem, tile=(64, 64, 64), gpu="h200")
         assert found(judgement)["TMA lines"].ok is False
+        assert not judgement.fits
+        assert "TMA" in found(judgement)["kernel"].sentence
 
 
 @pytest.mark.parametrize(
@@ -201,7 +223,7 @@ def test_lines_that_tma_can_step_over(changes: Any, ok: bool, pitch: int) -> Non
     ],
 )
 def test_boxes(tile: Any, cluster: Any, layouts: Any, lines: int) -> None:
-    box = constraints.tma_box(*tile, cluster, layouts)
+    box = constraints.tma_box(tile[0], tile[1], tile[2], cluster, layouts)
     assert (box.value, box.ok) == (lines, lines <= 256)
 
 

@@ -157,7 +157,7 @@ def test_a_family_that_cannot_read_the_problem_says_why() -> None:
     odd = tilewright.plan(1000, 1000, 777, gpu="h200")
     assert {each.family for each in odd.ranked} == {"mma_sync", "simt"}
     (reason,) = {each.rejected for each in odd.rejected if each.family == "wgmma"}
-    assert reason == "lda is 777, lines of 1554 bytes; TMA moves lines that start on 16-byte boundaries"
+    assert reason == "lda makes lines of A 1,554 B apart; TMA steps multiples of 16 B below 2^40"
     single = tilewright.plan(1024, 1024, 1024, dtype="fp32", gpu="h200")
     assert {each.family for each in single.ranked} == {"simt"}
     assert {each.rejected for each in single.rejected} == {

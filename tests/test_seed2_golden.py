@@ -25,7 +25,14 @@ from tilewright.roofline import (
     tiled_traffic,
     time_at_roof,
 )
-from tilewright.roofline_tensor import accumulator_port_demand, accumulator_registers, bytes_in_flight, tensor_clocks
+from tilewright.roofline_tensor import (
+    WARPGROUP_ROWS,
+    WARPGROUP_THREADS,
+    accumulator_port_demand,
+    accumulator_registers,
+    bytes_in_flight,
+    tensor_clocks,
+)
 
 H100 = get_gpu("h100")
 CUBE = Problem(8192, 8192, 8192, "bf16")
@@ -107,8 +114,8 @@ def test_bk_is_a_row_of_the_swizzle() -> None:
 
 def test_the_instruction() -> None:
     # 64 rows a warpgroup of four warps, N a multiple of 8 up to 256; m64n256k16 takes 128 clocks.
-    assert constraints.WARPGROUP_ROWS == 64
-    assert constraints.WARPGROUP_THREADS == 4 * 32
+    assert WARPGROUP_ROWS == 64
+    assert WARPGROUP_THREADS == 4 * 32
     assert tensor_clocks(64 * 256 * 16, H100).value == 128
     for bn, ok in ((8, True), (12, False), (248, True), (256, True), (264, False)):
         assert constraints.instruction(128, bn, *TWO).ok is ok

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tilewright import roofline
 from tilewright.dtypes import FP32
 from tilewright.errors import UsageError
@@ -13,17 +15,19 @@ from tilewright.plan_space import MOST_STAGES, TEAMS
 from tilewright.plan_tensor import LAST, TensorPlan
 from tilewright.planner import constraints
 from tilewright.planner.candidate import Candidate, Schedule
-from tilewright.planner.family import priced
+from tilewright.planner.family import families, priced
 from tilewright.planner.judgement import Finding
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Planning
+from tilewright.planner.raster import Order
+from tilewright.planner.terms import least_bytes_raster
 from tilewright.problem import Problem
 from tilewright.roofline_tensor import WARPGROUP_ROWS
 
 FAMILY = "wgmma"
 # Slabs of C that a kernel is tried with, as columns and count for a consumer: the planner's rule first prefers two, so
 # that one drains while the next is filled, then width.
-_SLABS = ((64, 2), (32, 2), (64, 1), (32, 1), (16, 2), (16, 1))
+_SLABS = ((64, 2), (32, 2), (64, 1), (32, 1), (16, 2), (16, 1))  # the last is the least that an epilogue needs
 
 
 @dataclass(frozen=True)
@@ -58,21 +62,27 @@ class Choice:
             return self.machine.places(self.cluster[0] * self.cluster[1])
         return 1
 
+    def plan(self) -> TensorPlan:
+        """The plan of the main kernel, tiles in rows. Raises ``UsageError`` with the reason where no kernel has it."""
+        p = self.problem
+        return TensorPlan(
+            LAST, p.dtype, *self.tile, True, p.a_layout, p.b_layout, stages=self.stages, consumers=self.consumers,
+            producer_registers=self.registers[0], consumer_registers=self.registers[1], cluster_m=self.cluster[0],
+            cluster_n=self.cluster[1], pingpong=self.schedule == "pingpong", half_tail=self.half_tail,
+            blocks=self.places * self.cluster[0] * self.cluster[1], epilogue_columns=self.columns,
+            epilogue_slabs=self.slabs,
+        )  # fmt: skip
+
     @property
     def refusal(self) -> str | None:
         """Why no kernel has it, in a sentence; None where one has."""
-        p = self.problem
         try:
-            TensorPlan(
-                LAST, p.dtype, *self.tile, p.aligned, p.a_layout, p.b_layout, stages=self.stages,
-                consumers=self.consumers, producer_registers=self.registers[0], consumer_registers=self.registers[1],
-                cluster_m=self.cluster[0], cluster_n=self.cluster[1], pingpong=self.schedule == "pingpong",
-                half_tail=self.half_tail, blocks=self.places * self.cluster[0] * self.cluster[1],
-                epilogue_columns=self.columns, epilogue_slabs=self.slabs,
-            )  # fmt: skip
+            self.plan()
         except UsageError as error:
             return str(error)
-        return None
+        if self.cluster[0] * self.cluster[1] > self.machine.sms:
+            return f"a cluster of {self.cluster[0]}x{self.cluster[1]} blocks does not fit on {self.machine.sms} SMs"
+        return next(family.refusal(self.problem) for family in families() if family.name == FAMILY)
 
 
 def choose(
@@ -87,7 +97,8 @@ def choose(
     """The choice with what was left open filled in, and its kernel with a time, None where there is none.
 
     What is left open is the planner's own: of its candidates with this tile and cluster the fastest. Where it has none,
-    the team is the first that fits what was given, with as many stages as fit beside the least epilogue.
+    it is two warpgroups, one for fewer than 128 rows, with as many stages as fit beside the least epilogue. Such a tile
+    may have a kernel all the same: the planner's space has not every multiple of 64 rows.
     """
     for own in planning.ranked:
         if (own.family, own.tile, own.cluster) != (FAMILY, tile, cluster):
@@ -106,7 +117,23 @@ def choose(
         stage = roofline.k_step_bytes(*tile, planning.problem.dtype.itemsize)
         fit = constraints.stages_that_fit(int(stage.value), machine.gpu, asked.epilogue_bytes)
         stages = max(constraints.LEAST_STAGES, min(fit, MOST_STAGES))
-    return replace(asked, stages=stages), None
+    for columns, slabs in _SLABS:
+        asked = replace(asked, stages=stages, columns=columns, slabs=slabs)
+        if asked.refusal is None:
+            return asked, _priced(planning, asked) if planning.ranked else None
+    return asked, None
+
+
+def _priced(planning: Planning, choice: Choice) -> Candidate:
+    """A kernel outside the planner's space, its tiles in the order that reads least."""
+    plan = choice.plan()
+    rows, cols, places = (
+        np.array([each]) for each in (plan.cluster_m * plan.bm, plan.cluster_n * plan.bn, choice.places)
+    )
+    any_order = Order(choice.problem.m, choice.problem.n, rows, cols, np.ones_like(rows), rows < 0)
+    order = least_bytes_raster(any_order, places)
+    plan = plan.with_(group=int(order.group[0]), along_n=bool(order.along_n[0]))
+    return priced(plan, choice.problem, choice.machine, planning.clock)
 
 
 def _with_stages(planning: Planning, machine: Machine, own: Candidate, stages: int) -> Candidate | None:

@@ -201,7 +201,7 @@ def tma_lines(problem: Problem) -> Finding:
     pitches = _pitches(problem)
     name = max(pitches, key=lambda each: (pitches[each] % 16 != 0, pitches[each] >= LARGEST_PITCH, pitches[each]))
     pitch = pitches[name]
-    said = f"lines of {name} are {number(pitch)} B apart; TMA steps multiples of 16 B below 2^40"
+    said = f"ld{name.lower()} makes lines of {name} {number(pitch)} B apart; TMA steps multiples of 16 B below 2^40"
     return Finding(
         "TMA lines", pitch % 16 == 0 and pitch < LARGEST_PITCH, pitch, 16, "B", said, f"{_TMA}: globalStrides"
     )

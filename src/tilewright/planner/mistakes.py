@@ -84,7 +84,9 @@ def _rows_beyond_m(choice: Choice, found: Found, own: Candidate | None, planning
         return None
     m, bm, least = choice.problem.m, choice.tile[0], rows.limit or 0
     hbm = found.get("HBM bandwidth")
-    bound = "" if hbm is None or hbm.ok else f"; HBM sets the time in any case: {hbm.sentence}"
+    bound = ""
+    if hbm is not None and hbm.limit and not hbm.ok:
+        bound = f"; at such M HBM sets the time, {number(round(hbm.value / hbm.limit, 1))} times that at the roof"
     return Mistake(
         "a tall tile for few rows",
         f"M is {m} and the tile has {bm} rows: {1 - m / bm:.0%} of what its tensor cores multiply is empty, "
@@ -149,7 +151,7 @@ def _wrong_way_round(choice: Choice, found: Found, own: Candidate | None, planni
     return Mistake(
         "the long side of the tile on the short one of C",
         own_waste.sentence,
-        f"{bn} x {bm} instead: {turned.value:.1%} beyond the edges",
+        f"{bn} x {bm}, with {turned.value:.1%} beyond the edges",
     )
 
 

@@ -16,6 +16,7 @@ from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
 from tilewright.plan_space import CLUSTER_SHAPES, MOST_STAGES, TEAMS, TILES
 from tilewright.plan_tensor import FIRST, LAST, LONGEST_BOX, SHARED_LIMIT, SWIZZLE_ROW, TMA, TensorPlan
+from tilewright.planner import constraints
 from tilewright.planner.calibration import Calibration
 from tilewright.planner.candidate import Candidate, Predicted, Raster
 from tilewright.planner.facts import Shape, candidate
@@ -159,24 +160,13 @@ class Wgmma(Family):
     rungs = range(FIRST + 1, LAST + 1)
 
     def refusal(self, problem: Problem) -> str | None:
-        """TMA reads lines that start on 16-byte boundaries; TensorPlan knows the dtypes."""
+        """What TensorPlan says of the dtype, and TMA of the lines of the matrices."""
         try:
             kind_plan(KINDS[0], problem.dtype, problem.a_layout, "column", 1)
         except UsageError as error:
             return str(error)
-        if problem.aligned:
-            return None
-        off = next(
-            (name, ld, size)
-            for name, ld, size in (
-                ("lda", problem.lda, problem.dtype.itemsize),
-                ("ldb", problem.ldb, problem.dtype.itemsize),
-                ("ldc", problem.ldc, problem.out_dtype.itemsize),
-            )
-            if ld * size % 16
-        )
-        name, ld, size = off
-        return f"{name} is {ld}, lines of {ld * size} bytes; TMA moves lines that start on 16-byte boundaries"
+        lines = constraints.tma_lines(problem)
+        return None if lines.ok else lines.sentence
 
     def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
         """Its default tile, with the reason."""
