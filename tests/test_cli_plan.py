@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 from cli_runner import process, run, squeezed
-from plan_cases import planning
-from test_plan_html import Structure
-from test_plan_json import CANDIDATE_KEYS, PLANNING_KEYS
-from test_plan_judgement import judgement
+from html_structure import Structure
+from plan_cases import CANDIDATE_KEYS, PLANNING_KEYS, judgement, planning
 from typer.testing import CliRunner, Result
 
 import tilewright
