@@ -37,7 +37,9 @@ def test_a_candidate_compiles(seed: int) -> None:
     for each in (candidate, planning.pick):
         assert each.plan is not None
         compiled = nvrtc.compile_kernel(ladder.rung(each.plan.rung).source(each.plan, "gpu", "sm_90a"))
-        assert compiled.report.shared_bytes <= each.shared_bytes
+        registers = compiled.report.registers
+        assert registers is not None
+        assert registers <= 255
         assert not compiled.report.warnings
 
 
