@@ -103,11 +103,13 @@ CODE = {
     "sums": """\
 from tilewright import get_gpu
 from tilewright.roofline_tensor import accumulator_port_demand
+
 print(accumulator_port_demand(get_gpu("h100")))""",
     "fp8": """\
 from tilewright import get_gpu
 from tilewright.planner import constraints
 from tilewright.roofline import bandwidth_needed, k_step_bytes, peak_tflops
+
 gpu = get_gpu("h100")
 for itemsize, bk, roof in ((2, 64, "bf16_tensor"), (1, 128, "fp8_tensor")):
     print(constraints.swizzle_row(bk, itemsize).sentence)
