@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from itertools import product
@@ -48,10 +49,18 @@ def test_every_legal_kind_is_a_candidate(dtype: DType, layout: str) -> None:
         for p in legal_plans(MAIN)
         if (p.dtype, p.a_layout, p.b_layout) == (dtype, *LAYOUTS[layout])
     }  # fmt: skip
-    found = [kind(each) for each in main_kernels(planning)]
+    ranked = [kind(each) for each in main_kernels(planning)]
+    twins = [kind(each) for each in planning.rejected if "no tile is cut" in str(each.rejected)]
     assert len(legal) > 150
-    assert set(found) == legal
-    assert len(found) == len(legal), "each once"
+    assert {*ranked, *twins} == legal
+    assert len(ranked) + len(twins) == len(legal), "each once"
+    # A half tail that cuts nothing is the kernel without one, which is ranked.
+    assert twins
+    assert {(*twin[:-1], "whole") for twin in twins} <= set(ranked)
+    lone = [each for each in planning.ranked if each.tail == "half" and math.prod(each.cluster) == 1]
+    assert lone
+    cuts = [2 * (each.tiles - (each.waves - 1) * 132) <= 132 for each in lone]
+    assert all(cut or each.tile[0] == 384 for cut, each in zip(cuts, lone, strict=True))  # whole, no TMA box is so long
 
 
 def test_what_is_no_candidate_is_rejected_with_the_sentence_of_the_plan() -> None:

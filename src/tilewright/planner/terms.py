@@ -16,10 +16,12 @@ from functools import cached_property
 
 import numpy as np
 
+from tilewright.dtypes import FP32
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read
 from tilewright.problem import Problem
+from tilewright.roofline import peak_tflops, roof_of
 
 TERMS = ("launch", "first_load", "tensor", "shared_port", "l2", "hbm", "issue", "main_loop", "epilogue")
 MOST_WAVES = 16  # of more, as many are computed, evenly spread, and stand for the rest; the last always is
@@ -118,8 +120,12 @@ def _waves(count: Ints) -> _Waves:
 
 @dataclass(frozen=True)
 class Times:
-    """Each candidate's time at a clock, with its terms (``TERMS``): arrays, in microseconds and MHz."""
+    """Each candidate's time at a clock, with its terms (``TERMS``): arrays, in microseconds and MHz.
 
+    ``floor_us`` is what no kernel on these SMs can beat: the problem's FLOPs at their peak, its bytes at that of HBM.
+    """
+
+    floor_us: float
     us: Floats
     mhz: Floats
     terms_us: Mapping[str, Floats]
@@ -132,6 +138,9 @@ class Estimate:
         self._work, self._problem, self._machine = work, problem, machine
         w = work
         self._waves = waves = _waves(w.waves)
+        peak = peak_tflops(machine.gpu, roof_of(problem.dtype, tensor_cores=problem.dtype != FP32)) * 1e12
+        share = machine.sms / machine.gpu.sm_count
+        self._floor_us = 1e6 * max(problem.flops / (peak * share), problem.bytes_moved / machine.gpu.hbm_bytes_per_s)
         self._hbm_reads = _hbm_bytes(w, waves, problem, machine)
         c_bytes = float(problem.bytes_c)
         writes = c_bytes * (w.places / w.tiles)[waves.of] * np.where(waves.final, (w.last / w.places)[waves.of], 1.0)
@@ -207,7 +216,7 @@ class Estimate:
             "epilogue": self._epilogue_s(hertz, slots),
         }
         total = terms["launch"] + terms["first_load"] + terms["main_loop"] + terms["epilogue"]
-        return Times(total * 1e6, hertz / 1e6, {name: terms[name] * 1e6 for name in TERMS})
+        return Times(self._floor_us, total * 1e6, hertz / 1e6, {name: terms[name] * 1e6 for name in TERMS})
 
 
 def _hbm_bytes(work: Work, waves: _Waves, problem: Problem, machine: Machine) -> Floats:

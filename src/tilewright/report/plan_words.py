@@ -13,12 +13,12 @@ from tilewright.planner.why import INSIDE, time_us, words
 from tilewright.problem import Problem
 
 REGIMES: dict[Regime, str] = {
-    "compute": "compute-limited: the tensor cores (fp32: the FMA units) are what the main loop waits for",
+    "compute": "compute-limited: the main loop waits for what the SMs do themselves: multiply, read operands, issue",
     "L2": "L2-limited: the main loop waits for operands from the L2 cache",
     "HBM": "HBM-limited: the main loop waits for memory",
-    "latency": "latency-limited: launch, first load and epilogue take more than the main loop",
-    "power": "power-limited: nothing waits, but the power limit lowers the clock under sustained load",
-    "wave": "wave-limited: places that are idle in the last wave, or lie beyond C's edges, cost the most",
+    "latency": "latency-limited: launch, first load and epilogue are what costs most beside the work itself",
+    "power": "power-limited: the lower clock that the power limit leaves is what costs most beside the work itself",
+    "wave": "wave-limited: places idle in the last wave or beyond C's edges are what costs most beside the work itself",
 }
 ASSUMED = "assumed: no GPU here, none named"
 
