@@ -90,7 +90,7 @@ COMMANDS: dict[str, tuple[Shown, ...]] = {
         _judged("8192 128 4096", "256x128x64", *_EDGES),
     ),
     "clusters": (_judged(_CUBE, "128x256x64 --cluster 2x2", "clusters", MISTAKES, gpu="h200"),),
-    "misaligned": (_judged("4096 4096 4097", "128x256x64", "TMA lines", "kernel", BETTER, gpu="h200"),),
+    "misaligned": (_judged("4096 4096 4097", "256x192x64", "TMA lines", "kernel", BETTER, gpu="h200"),),
     "why": (Shown(f"tilewright plan {_CUBE} --gpu h200 --why 1 2"),),
     "ridge": (_judged("4096 4096 4096", "128x128x64", "intensity", "HBM bandwidth"),),
     "roof": (Shown("tilewright plan 4096 4096 4096 --gpu h100 --top 1"),),

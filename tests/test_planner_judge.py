@@ -206,10 +206,39 @@ def test_lines_that_tma_can_step_over(changes: Any, ok: bool, pitch: int) -> Non
     line = constraints.tma_lines(problem)
     assert (line.ok, line.value) == (ok, pitch)
     if not ok:
-        judgement = tilewright.judge(problem=problem, tile=(64, 64, 64), gpu="h200")
+        judgement = tilewright.judge(problem=problem, tile=(64, 192, 64), gpu="h200")
         assert found(judgement)["TMA lines"].ok is False
         assert not judgement.fits
         assert "TMA" in found(judgement)["kernel"].sentence
+        other = tilewright.judge(problem=problem, tile=(64, 64, 64), gpu="h200")  # which threads load
+        assert found(other)["TMA lines"].ok is False
+        assert other.fits
+        assert other.candidate is not None
+        assert other.candidate.family == "mma_sync"
+        assert "mma_sync" in found(other)["kernel"].sentence
+
+
+def test_the_planners_own_pick_fits_whatever_its_family() -> None:
+    for problem in (Problem(*CUBE, "fp32"), Problem(*CUBE, "bf16", lda=8193), Problem(100, 100, 100, "fp16")):
+        pick = tilewright.plan(problem=problem, gpu="h200").pick
+        judgement = tilewright.judge(problem=problem, tile=pick.tile, gpu="h200")
+        assert judgement.fits
+        assert judgement.candidate == pick
+        assert judgement.better == ()
+        assert type(judgement).from_dict(judgement.to_dict()) == judgement
+
+
+def test_of_fewer_sms_the_roof_is_lower() -> None:
+    whole, one = (tilewright.judge(*CUBE, tile=(128, 256, 64), gpu="h200", sms=sms) for sms in (132, 1))
+    asked = [found(each)["L2 bandwidth"].value for each in (whole, one)]
+    assert asked[0] == pytest.approx(132 * asked[1])
+
+
+def test_half_tiles_fill_the_last_round_in_the_finding_as_in_the_candidate() -> None:
+    judgement = tilewright.judge(640, 7168, 2048, tile=(128, 192, 64), gpu="h200")
+    assert judgement.candidate is not None
+    assert judgement.candidate.tail == "half"
+    assert found(judgement)["waves"].value == pytest.approx(judgement.candidate.wave_efficiency)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ class Choice:
     """A tile and the team that computes it, whether a kernel can have it or not.
 
     ``registers`` are those of a loading and of a multiplying thread; the epilogue has ``slabs`` a consumer, 64 rows by
-    ``columns`` each.
+    ``columns`` each. ``other`` is the kernel that another family has of the tile for a problem that the main kernel
+    refuses: then team, registers and slabs mean nothing.
     """
 
     problem: Problem
@@ -49,6 +50,7 @@ class Choice:
     columns: int = 16
     slabs: int = 1
     half_tail: bool = False
+    other: Candidate | None = None
 
     @property
     def epilogue_bytes(self) -> int:
@@ -82,7 +84,12 @@ class Choice:
             return str(error)
         if self.cluster[0] * self.cluster[1] > self.machine.sms:
             return f"a cluster of {self.cluster[0]}x{self.cluster[1]} blocks does not fit on {self.machine.sms} SMs"
-        return next(family.refusal(self.problem) for family in families() if family.name == FAMILY)
+        return _refused(self.problem)
+
+
+def _refused(problem: Problem) -> str | None:
+    """Why the main kernel computes no problem of this kind; None where it does."""
+    return next(family.refusal(problem) for family in families() if family.name == FAMILY)
 
 
 def choose(
@@ -108,6 +115,11 @@ def choose(
             if found is not None:
                 return _choice_of(planning, machine, found), found
             return replace(_choice_of(planning, machine, own), stages=stages or 0, columns=16, slabs=1), None
+    for own in planning.ranked if _refused(planning.problem) else ():
+        same = (own.tile, own.cluster) == (tile, cluster) and stages in (None, own.stages)
+        if same and own.family != FAMILY and consumers in (None, own.consumers) and schedule in (None, own.schedule):
+            made = Choice(planning.problem, machine, tile, own.stages, cluster, own.consumers, own.schedule, (0, 0))
+            return replace(made, other=own), own
     count, pingpong, *registers = _team(tile, consumers, schedule)
     asked = Choice(
         planning.problem, machine, tile, 0, cluster, count, "pingpong" if pingpong else "cooperative",
@@ -173,13 +185,14 @@ def _findings(choice: Choice) -> Iterator[Finding]:
     (bm, bn, bk), cluster, itemsize = choice.tile, choice.cluster, problem.dtype.itemsize
     team = (choice.consumers, choice.schedule)
     constants = machine.calibration
-    yield constraints.intensity(bm, bn, itemsize, cluster)
-    if problem.flops:
-        roof = roofline.roof_of(problem.dtype, tensor_cores=problem.dtype != FP32)
-        supply = max(rate for _, rate in constants.l2_curve)
-        yield constraints.operand_traffic(problem, bm, bn, cluster)
-        yield constraints.l2_bandwidth(problem, bm, bn, cluster, gpu, supply, constants.sources["l2_curve"], roof)
-        yield constraints.hbm_bandwidth(problem, gpu, roof)
+    yield from bandwidths(problem, choice.tile, cluster, machine)
+    if choice.other is not None:
+        if problem.dtype != FP32:
+            yield replace(constraints.tma_lines(problem), hard=False)  # why it is not the main kernel's
+        yield constraints.waves(problem, bm, bn, cluster, choice.places)
+        yield constraints.edge_waste(problem, bm, bn)
+        yield _kernel(choice)
+        return
     yield constraints.stages(bm, bn, bk, itemsize, choice.stages, gpu, choice.epilogue_bytes)
     latency = constants.tma_latency_hbm_clk
     yield constraints.pipeline(bm, bn, bk, choice.stages, gpu, latency, constants.sources["tma_latency_hbm_clk"])
@@ -193,14 +206,41 @@ def _findings(choice: Choice) -> Iterator[Finding]:
     yield constraints.tma_box(bm // halves, bn, bk, cluster, (problem.a_layout, problem.b_layout))
     yield constraints.clusters(cluster, gpu, machine.sms)
     if problem.m and problem.n:
-        yield constraints.waves(problem, bm, bn, cluster, choice.places)
+        if cluster[0] * cluster[1] <= machine.sms:
+            yield constraints.waves(problem, bm, bn, cluster, choice.places, half_tail=choice.half_tail)
         yield constraints.edge_waste(problem, bm, bn)
         yield constraints.rows_of_m(problem, bm)
     yield _kernel(choice)
 
 
+def bandwidths(
+    problem: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], machine: Machine
+) -> Iterator[Finding]:
+    """What a tile asks of L2 and HBM, at the roof of the SMs that the kernel may use."""
+    (bm, bn, _), constants = tile, machine.calibration
+    yield constraints.intensity(bm, bn, problem.dtype.itemsize, cluster)
+    if not problem.flops:
+        return
+    share, peak = machine.sms / machine.gpu.sm_count, machine.gpu.bf16_tensor_tflops
+    used = replace(
+        machine.gpu,
+        fp32_tflops=machine.gpu.fp32_tflops * share,
+        bf16_tensor_tflops=None if peak is None else peak * share,
+    )
+    roof = roofline.roof_of(problem.dtype, tensor_cores=problem.dtype != FP32)
+    one = constants.l2_alone_bytes_per_clk * constants.boost_clock_mhz * 1e6
+    supply = min(max(rate for _, rate in constants.l2_curve), machine.sms * one)
+    yield constraints.operand_traffic(problem, bm, bn, cluster)
+    yield constraints.l2_bandwidth(problem, bm, bn, cluster, used, supply, constants.sources["l2_curve"], roof)
+    yield constraints.hbm_bandwidth(problem, used, roof)
+
+
 def _kernel(choice: Choice) -> Finding:
     """The verdict of the plan itself, which knows all that a kernel of this project cannot have."""
+    if choice.other is not None:
+        rung = "its" if choice.other.plan is None else f"rung {choice.other.plan.rung}'s"
+        said = f"family {choice.other.family} has it, {rung} kernel"
+        return Finding("kernel", True, 1.0, 1, "kernels", said, "tilewright.planner.families")
     refusal = choice.refusal
     said = refusal or f"rung {LAST} has a kernel of it"
     return Finding("kernel", refusal is None, float(refusal is None), 1, "kernels", said, "tilewright.plan_tensor")

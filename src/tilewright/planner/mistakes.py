@@ -29,7 +29,8 @@ def mistakes(
 ) -> tuple[Mistake, ...]:
     """Those that the choice makes, in the order of ``_MISTAKES``; ``candidate`` is its kernel with its time, if any."""
     found = {each.name: each for each in findings}
-    made = (look(choice, found, candidate, planning) for look in _MISTAKES)
+    looks = _MISTAKES if choice.other is None else _OF_ANY_FAMILY
+    made = (look(choice, found, candidate, planning) for look in looks)
     return tuple(each for each in made if each is not None)
 
 
@@ -113,7 +114,7 @@ def _too_few_tiles(choice: Choice, found: Found, own: Candidate | None, planning
 
 def _too_few_stages(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
     depth, stages = found["pipeline depth"], found["stages"]
-    if depth.ok or not depth.limit or choice.problem.k == 0:
+    if depth.ok or not depth.limit or choice.problem.k == 0 or not found["instruction"].ok:
         return None
     bm, bn, bk = choice.tile
     step = roofline_tensor.tensor_clocks(bm * bn * bk, choice.machine.gpu).value
@@ -157,7 +158,7 @@ def _wrong_way_round(choice: Choice, found: Found, own: Candidate | None, planni
 
 def _clusters_by_division(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
     clusters = found["clusters"]
-    if clusters.ok:
+    if clusters.ok or clusters.value < 1:
         return None
     return Mistake(
         "clusters counted by division",
@@ -177,3 +178,5 @@ _MISTAKES: tuple[Callable[[Choice, Found, Candidate | None, Planning], Mistake |
     _wrong_way_round,
     _clusters_by_division,
 )
+# Those that need no figure of the main kernel's team and stages.
+_OF_ANY_FAMILY = (_too_few_tiles, _too_small, _wrong_way_round)
