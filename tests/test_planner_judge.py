@@ -206,7 +206,7 @@ def test_lines_that_tma_can_step_over(changes: Any, ok: bool, pitch: int) -> Non
     line = constraints.tma_lines(problem)
     assert (line.ok, line.value) == (ok, pitch)
     if not ok:
-        judgement = tilewright.judge(problem=problem, tile=(64, 192, 64), gpu="h200")
+        judgement = tilewright.judge(problem=problem, tile=(256, 192, 64), gpu="h200")
         assert found(judgement)["TMA lines"].ok is False
         assert not judgement.fits
         assert "TMA" in found(judgement)["kernel"].sentence
