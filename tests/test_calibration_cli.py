@@ -140,3 +140,22 @@ def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_microbenchmark_of_the_fit_is_run() -> None:
     assert set(session.MICROBENCHMARKS) == {reading.microbenchmark for reading in readings()}
     assert sum(each.limit_s for each in session.MICROBENCHMARKS.values()) < 300
+
+
+def test_a_session_compiles_each_kernel_once_and_keeps_what_each_process_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    seen: list[tuple[int, int, str]] = []
+    monkeypatch.setattr(session, "require_hopper", lambda: get_gpu("h200"))
+    monkeypatch.setattr(session, "_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(session.nvrtc, "compile_kernel", lambda source: compiled.append(source.text))
+    monkeypatch.setattr(session.nvrtc, "nvrtc_version", lambda: (13, 5))
+    told = [reading for reading in readings() if reading.microbenchmark == "l2_read"]
+    monkeypatch.setattr(
+        session, "_in_process", lambda each: (told, None) if each.name == "l2_read" else ([], "the GPU said no")
+    )
+    found = session.run(("burst_clock", "l2_read", "power"), lambda *step: seen.append(step))
+    assert len(compiled) == len(set(compiled)) > 3  # the power kernels are those of the burst
+    assert found.errors == {"burst_clock": "the GPU said no", "power": "the GPU said no"}
+    assert found.readings == tuple(reading.of(found.provenance) for reading in told)
+    assert (found.provenance.gpu, found.provenance.nvrtc) == ("NVIDIA H200", "13.5")
+    assert seen == [(0, 4, "compiling"), (1, 4, "burst_clock"), (2, 4, "l2_read"), (3, 4, "power"), (4, 4, "done")]

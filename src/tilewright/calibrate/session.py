@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -93,7 +93,7 @@ def run(names: tuple[str, ...], progress: Callable[[int, int, str], None]) -> Se
     chosen = [MICROBENCHMARKS[name] for name in names]
     steps = len(chosen) + 1
     progress(0, steps, "compiling")
-    compile_all({probe: None for each in chosen for probe in each.probes()}, "sm_90a")
+    compile_all([probe for each in chosen for probe in each.probes()], "sm_90a")
     meter = Telemetry()
     before = meter.snapshot().to_dict()
     found: list[Reading] = []
@@ -136,10 +136,10 @@ class _Target:
         self.arch = arch
 
 
-def compile_all(probes: Any, arch: str) -> None:
-    """Compile them side by side into the cache. What does not compile is told by who runs it."""
+def compile_all(probes: Sequence[Probe], arch: str) -> None:
+    """Compile them side by side into the cache, each once. What does not compile is told by who runs it."""
     target: Any = _Target(arch)
-    sources = [probe.source(target) for probe in probes]
+    sources = {source.text: source for probe in probes for source in [probe.source(target)]}.values()
     with ThreadPoolExecutor() as pool:
         for done in [pool.submit(nvrtc.compile_kernel, source) for source in sources]:
             done.exception()
