@@ -13,6 +13,7 @@ import pytest
 from calibration_cases import PROVENANCE, readings
 from cli_runner import run, squeezed
 
+from tilewright import nvrtc
 from tilewright.calibrate import readings as raw
 from tilewright.calibrate import session
 from tilewright.errors import UnavailableError
@@ -147,8 +148,8 @@ def test_a_session_compiles_each_kernel_once_and_keeps_what_each_process_read(mo
     seen: list[tuple[int, int, str]] = []
     monkeypatch.setattr(session, "require_hopper", lambda: get_gpu("h200"))
     monkeypatch.setattr(session, "_device_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(session.nvrtc, "compile_kernel", lambda source: compiled.append(source.text))
-    monkeypatch.setattr(session.nvrtc, "nvrtc_version", lambda: (13, 5))
+    monkeypatch.setattr(nvrtc, "compile_kernel", lambda source: compiled.append(source.text))
+    monkeypatch.setattr(nvrtc, "nvrtc_version", lambda: (13, 5))
     told = [reading for reading in readings() if reading.microbenchmark == "l2_read"]
     monkeypatch.setattr(
         session, "_in_process", lambda each: (told, None) if each.name == "l2_read" else ([], "the GPU said no")
