@@ -9,7 +9,7 @@ from typing import get_args
 from tilewright.dtypes import BF16, FP16
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
-from tilewright.plan_base import LARGEST_GRID, Dim3, Plan, TensorBox
+from tilewright.plan_base import COUNTED_DEPTH, LARGEST_GRID, Dim3, Plan, TensorBox
 from tilewright.problem import Layout, Problem
 
 FIRST, LAST = 5, 11
@@ -171,6 +171,11 @@ class TensorPlan(Plan):
             row_bytes = self.epilogue_columns * self.dtype.itemsize
             boxes.append(TensorBox("c", (self.epilogue_columns, 64), row_bytes))
         return tuple(boxes)
+
+    @property
+    def counted(self) -> Dim3:
+        """The tiles of one cluster."""
+        return self.cluster_m * self.bm, self.cluster_n * self.bn, COUNTED_DEPTH
 
     def cluster_tiles(self, problem: Problem) -> tuple[int, int]:
         """Cluster tiles of C down and across: ``cluster_m x cluster_n`` tiles each, those beyond C's edge included."""
