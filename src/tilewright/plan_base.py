@@ -8,7 +8,7 @@ dtype, never by M, N, K, which are run-time arguments. ``plan_simt`` holds the p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -167,6 +167,16 @@ class Plan(ABC):
             if values[name] != getattr(plan, name):
                 raise UsageError(f"plan value {name!r} is {values[name]!r}; the others make it {getattr(plan, name)}")
         return plan
+
+
+def mistyped(plan: Plan) -> Iterator[str]:
+    """Values that the header could not hold: it has C++'s int and bool."""
+    for each in fields(plan):
+        value = getattr(plan, each.name) if each.init else 0
+        if each.type == "bool" and not isinstance(value, bool):
+            yield f"{each.name} is {value!r}; True and False are possible"
+        if each.type == "int" and (type(value) is not int or abs(value) >= 2**31):
+            yield f"{each.name} is {value!r}; it must be an int of 32 bits"
 
 
 def _kind_of(values: Any) -> tuple[type[Plan], Mapping[str, Any]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tilewright.dtypes import BF16, FP16, DType
 from tilewright.errors import UsageError
-from tilewright.plan_base import Plan
+from tilewright.plan_base import Plan, mistyped
 
 if TYPE_CHECKING:
     from tilewright.gpu import GpuSpec
@@ -34,7 +34,7 @@ class BranchPlan(Plan):
     rung: int = field(init=False, default=NO_RUNG)
 
     def __post_init__(self) -> None:
-        for mistake in _mistyped(self):
+        for mistake in mistyped(self):
             raise UsageError(f"{self.of}: {mistake}")
         for name, value in self.follows().items():
             object.__setattr__(self, name, value)
@@ -69,13 +69,3 @@ class BranchPlan(Plan):
         values = super().to_dict()
         del values["rung"]
         return {"branch": self.branch, "kernel": self.kernel, **values}
-
-
-def _mistyped(plan: BranchPlan) -> Iterator[str]:
-    """Values that the header could not hold: it has C++'s int and bool."""
-    for each in fields(plan):
-        value = getattr(plan, each.name) if each.init else 0
-        if each.type == "bool" and not isinstance(value, bool):
-            yield f"{each.name} is {value!r}; True and False are possible"
-        if each.type == "int" and (type(value) is not int or abs(value) >= 2**31):
-            yield f"{each.name} is {value!r}; it must be an int of 32 bits"
