@@ -37,6 +37,7 @@ from tilewright.backends.cuda import CudaBackend, cuda_unavailable_reason
 from tilewright.dtypes import BF16
 from tilewright.errors import LaunchError, TilewrightError, UnavailableError
 from tilewright.operands import random_operands
+from tilewright.plan_base import Plan
 from tilewright.plan_space import legal_plans, plan_name
 from tilewright.plan_tensor import LAST, TensorPlan
 from tilewright.problem import Problem
@@ -73,7 +74,7 @@ def products(plan: TensorPlan) -> Iterator[tuple[TensorPlan, Problem, bool]]:
         yield chosen, tight.changed(**lds), binary
 
 
-def check_run(backend: Backend, plan: TensorPlan, problem: Problem, binary: bool = False) -> str:
+def check_run(backend: Backend, plan: Plan, problem: Problem, binary: bool = False) -> str:
     """Multiply integers of -8 to 8, or of 0 and 1, and compare with numpy: ``OK``, or what is wrong."""
     a, b = random_operands(problem, seed=plan.bn, fill="integers")
     if binary:

@@ -73,6 +73,7 @@ def planning(problem: Problem | None = None, **more: Any) -> Planning:
     )  # fmt: skip
     values: dict[str, Any] = {
         "problem": posed, "gpu": "h200", "assumed_gpu": True, "sms": SMS, "clock": "sustained", "clock_mhz": 1310.0,
+        "other_clock_mhz": 1755.0,
         "regime": "compute", "calibration": "H200, measured", "ranked": (first, second, third), "rejected": (none,),
     }  # fmt: skip
     return Planning(**{**values, **more})

@@ -52,7 +52,7 @@ def test_version_and_help() -> None:
     assert run("--version").stdout == f"tilewright {__version__}\n"
     shown = run("--help")
     assert shown.exit_code == 0
-    for command in ("climb", "verify", "source", "diff", "doctor", "cache"):
+    for command in ("climb", "plan", "verify", "source", "diff", "doctor", "cache"):
         assert command in shown.stdout
         assert run(command, "--help").exit_code == 0
 
@@ -79,12 +79,12 @@ def test_climb_passes_on_what_was_asked(engine: Callable[[Any], Any]) -> None:
     for call in calls:
         del call["progress"], call["schedule"]
     assert calls == [
-        {"shape": None, "dtype": None, "rungs": None, **rows, "backend": None, "seed": 0},
-        {"shape": (64, 64, 64), "dtype": "bf16", "rungs": "0-2", **rows, "backend": None, "seed": 7},
-        {"shape": (1, 2, 3), "dtype": None, "rungs": None, **rows, "backend": "emulator", "seed": 0},
+        {"shape": None, "dtype": None, "rungs": None, "branch": None, **rows, "backend": None, "seed": 0},
+        {"shape": (64, 64, 64), "dtype": "bf16", "rungs": "0-2", "branch": None, **rows, "backend": None, "seed": 7},
+        {"shape": (1, 2, 3), "dtype": None, "rungs": None, "branch": None, **rows, "backend": "emulator", "seed": 0},
         {
-            "shape": None, "dtype": "fp16", "rungs": None, "a_layout": "row", "b_layout": "column", "backend": None,
-            "seed": 0,
+            "shape": None, "dtype": "fp16", "rungs": None, "branch": None, "a_layout": "row", "b_layout": "column",
+            "backend": None, "seed": 0,
         },
     ]  # fmt: skip
 

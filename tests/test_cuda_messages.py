@@ -92,7 +92,7 @@ def matrix_of(rows: int, cols: int, ld: int, layout: Layout = "row", pointer: in
         (matrix_of(4, 0, 8), 16),
         (matrix_of(0, 0, 1), 16),
         (matrix_of(4, 0, 1), 16),
-        (matrix_of(0, 4, 1, "column", pointer=6), 16),
+        (matrix_of(0, 4, 1, "column"), 16),
     ],
 )
 def test_the_pitch_of_a_tensor_map(matrix: Matrix, pitch: int) -> None:

@@ -1,78 +1,216 @@
-"""Plans as JSON: every kind comes back as it was, and what is no plan is a sentence."""
+"""Candidates, plannings and comparisons as JSON: the documented keys, there and back, and what is none."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plan_cases import candidate, planning, tensor_plan
+from strategies import problems
 
-from tilewright.dtypes import BF16, FP32
+import tilewright
 from tilewright.errors import UsageError
-from tilewright.ladder import rung, rungs
-from tilewright.plan_base import Plan
-from tilewright.plan_space import sample_plans
+from tilewright.planner.candidate import Candidate, Predicted, Raster
+from tilewright.planner.planning import Planning
+from tilewright.planner.why import Why, why
+from tilewright.problem import Problem
 
-SIMT, TENSOR = rung(4).plan(FP32).to_dict(), rung(11).plan(BF16).to_dict()
+CANDIDATE_KEYS = {
+    "family",
+    "tile",
+    "stages",
+    "max_stages",
+    "max_stages_no_epilogue",
+    "cluster",
+    "consumers",
+    "schedule",
+    "raster",
+    "split",
+    "swap_ab",
+    "tail",
+    "k_alternates",
+    "intensity_flop_per_byte",
+    "operand_traffic_bytes",
+    "operand_traffic_bytes_multicast",
+    "stage_bytes",
+    "shared_bytes",
+    "accumulator_registers_per_thread",
+    "register_split",
+    "tiles",
+    "waves",
+    "wave_efficiency",
+    "terms_us",
+    "predicted_us",
+    "rejected",
+    "label",
+    "plan",
+}
+PLANNING_KEYS = {
+    "schema",
+    "problem",
+    "gpu",
+    "assumed_gpu",
+    "clock",
+    "regime",
+    "pick",
+    "candidates",
+    "calibration",
+    "sms",
+    "clock_mhz",
+    "other_clock_mhz",
+}
+
+whole = st.integers(0, 2**40)
+real = st.floats(0, 1e12)
 
 
-def through_json(plan: Plan) -> Plan:
-    return Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+@st.composite
+def candidates(draw: st.DrawFn) -> Candidate:
+    """Any candidate, whether or not there could be such a kernel."""
+    rejected = draw(st.none() | st.text(min_size=1))
+    times = None if rejected else Predicted(*(draw(real) for _ in range(4)))
+    return Candidate(
+        family=draw(st.text(min_size=1)),
+        tile=draw(st.tuples(whole, whole, whole)),
+        cluster=draw(st.tuples(whole, whole)),
+        schedule=draw(st.sampled_from(["cooperative", "pingpong", "simt"])),
+        raster=Raster(draw(st.integers(1, 99)), draw(st.sampled_from(["m", "n"]))),
+        tail=draw(st.sampled_from(["whole", "half"])),
+        k_alternates=draw(st.booleans()),
+        register_split=draw(st.none() | st.tuples(whole, whole)),
+        plan=draw(st.sampled_from([None, tensor_plan(), tensor_plan(bn=192, half_tail=False, alternate_k=True)])),
+        terms_us=draw(st.dictionaries(st.sampled_from(["launch", "l2", "main_loop", "fix_up"]), real)),
+        predicted_us=times,
+        rejected=rejected,
+        swap_ab=draw(st.booleans()),
+        intensity_flop_per_byte=draw(real),
+        wave_efficiency=draw(real),
+        **{
+            name: draw(whole)
+            for name in (
+                "stages", "max_stages", "max_stages_no_epilogue", "consumers", "operand_traffic_bytes",
+                "operand_traffic_bytes_multicast", "stage_bytes", "shared_bytes", "accumulator_registers_per_thread",
+                "tiles", "waves", "split",
+            )
+        },
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(12))
-def test_the_default_plans_come_back(number: int) -> None:
-    found = rung(number)
-    for dtype in found.dtypes:
-        plan = found.plan(dtype, aligned=number == 11)
-        back = through_json(plan)
-        assert back == plan
-        assert type(back) is found.plan_kind
-        assert back.header() == plan.header()
+def through_json(values: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(values, allow_nan=False))
 
 
-@pytest.mark.parametrize("number", range(5, 12))
-def test_a_sample_of_all_plans_comes_back(number: int) -> None:
-    plans = sample_plans(number, 100)
-    assert [through_json(plan) for plan in plans] == plans
+@given(candidates())
+def test_any_candidate_comes_back_from_its_json(made: Candidate) -> None:
+    values = made.to_dict()
+    assert Candidate.from_dict(through_json(values)) == made
+    assert set(values) == CANDIDATE_KEYS
+    assert values["label"] == made.label
 
 
-def test_counter_examples_come_back() -> None:
-    count = 0
-    for found in rungs().values():
-        for example in found.counter_examples:
-            plan = found.plan(example.dtypes[0]).with_(**example.changes)
-            assert through_json(plan) == plan != found.plan(example.dtypes[0])
-            count += 1
-    assert count == 2
+@given(problems(least=1, padded=True), st.lists(candidates(), max_size=3), st.booleans())
+def test_any_planning_comes_back_from_its_json(problem: Problem, made: list[Candidate], assumed: bool) -> None:
+    ranked = tuple(each for each in made if each.rejected is None)
+    rejected = tuple(each for each in made if each.rejected is not None)
+    asked = planning(problem, ranked=ranked, rejected=rejected, assumed_gpu=assumed)
+    values = through_json(asked.to_dict(all=True))
+    assert Planning.from_dict(values) == asked
+    assert set(values) == PLANNING_KEYS
 
 
-def test_what_has_a_default_may_be_left_out() -> None:
-    few = {name: TENSOR[name] for name in ("rung", "dtype", "bm", "bn", "bk", "consumers")}
-    plan = Plan.from_dict({**few, "rung": 7})
-    assert (plan.threads, plan.a_layout, plan.aligned) == (256, "row", True)
+def test_a_planning_of_the_planner_comes_back_from_its_json() -> None:
+    asked = tilewright.plan(640, 7168, 7168, layout="rc", gpu="h200", sms=96, clock="burst")
+    again = Planning.from_dict(through_json(asked.to_dict(all=True)))
+    assert again == asked
+    assert again.pick == asked.pick
+    assert len(again.rejected) == len(asked.rejected) > 0
+
+
+def test_the_top_of_the_candidates_is_the_beginning_of_all_of_them() -> None:
+    asked = planning()
+    everything = asked.to_dict(all=True)["candidates"]
+    assert [each["rejected"] is None for each in everything] == [True, True, True, False]
+    for top in (1, 2, 3, 9):
+        shown = asked.to_dict(top)
+        assert shown["candidates"] == everything[: min(top, 3)]
+        assert shown["pick"] == everything[0]
+    with pytest.raises(UsageError, match="top is 0; at least 1"):
+        asked.to_dict(0)
+
+
+def test_a_planning_of_nothing_has_no_pick() -> None:
+    nothing = planning(Problem(0, 8, 8, "bf16"), ranked=(), rejected=())
+    assert nothing.to_dict()["pick"] is None
+    assert Planning.from_dict(nothing.to_dict()) == nothing
+    with pytest.raises(UsageError, match="C has no elements, so there is nothing to launch"):
+        _ = nothing.pick
+
+
+def test_a_comparison_comes_back_from_its_json() -> None:
+    first, second, third = planning().ranked
+    extra = replace(third, terms_us={**third.terms_us, "fix_up": 2.5})
+    for found in (why(first, second), why(second, first, clock="burst"), why(first, extra)):
+        values = through_json(found.to_dict())
+        assert Why.from_dict(values) == found
+        assert values["says"] == str(found)
+        assert values["difference_us"] == sum(term["difference_us"] for term in values["terms"] if term["adds"])
 
 
 @pytest.mark.parametrize(
-    ("values", "sentence"),
+    ("changes", "says"),
     [
-        ({}, "a plan is {}; it must be an object whose rung is a whole number"),
-        ([1], r"a plan is \[1\]; it must be an object"),
-        ({"rung": True}, "it must be an object whose rung is a whole number"),
-        ({**SIMT, "rung": 12}, "rung 12 does not exist; the ladder has 0, 1, 2"),
-        ({**SIMT, "stage": 2}, "plan value 'stage' is not one of rung, dtype, bm, "),
-        ({**SIMT, "consumers": 2}, "plan value 'consumers' is not one of rung, dtype, bm, "),
-        ({name: SIMT[name] for name in SIMT if name != "bm"}, "plan value 'bm' is missing"),
-        ({**SIMT, "bm": "128"}, "plan value 'bm' is '128'; a whole number is possible"),
-        ({**SIMT, "bm": 128.0}, "plan value 'bm' is 128.0; a whole number is possible"),
-        ({**SIMT, "swapped": 1}, "plan value 'swapped' is 1; true and false are possible"),
-        ({**TENSOR, "a_layout": "r"}, "plan value 'a_layout' is 'r'; row and column are possible"),
-        ({**TENSOR, "dtype": "int8"}, "dtype 'int8' is not one of fp32, "),
-        ({**TENSOR, "shared_bytes": 1}, "plan value 'shared_bytes' is 1; the others make it 229440"),
-        ({**TENSOR, "threads": 256}, "plan value 'threads' is 256; the others make it 384"),
-        ({**TENSOR, "bm": 512}, "rung 11: "),
+        ({"tile": [128, 256]}, r"candidate field 'tile' is \[128, 256\]; 3 whole numbers are possible"),
+        ({"tile": "128x256x64"}, "candidate field 'tile'"),
+        ({"stages": 4.5}, "candidate field 'stages' is 4.5; a whole number is possible"),
+        ({"stages": True}, "candidate field 'stages' is True"),
+        ({"schedule": "turns"}, "'schedule' is 'turns'; cooperative, pingpong, simt are possible"),
+        ({"raster": {"group": 1, "along": "k"}}, "raster field 'along' is 'k'; m, n are possible"),
+        ({"raster": 8}, "a raster is 8"),
+        ({"swap_ab": 1}, "'swap_ab' is 1; true and false are possible"),
+        ({"wave_efficiency": "all"}, "'wave_efficiency' is 'all'; a number is possible"),
+        ({"terms_us": [1]}, "'terms_us'"),
+        ({"terms_us": {"l2": None}}, "'terms_us'"),
+        ({"predicted_us": {"burst": 1.0}}, "a predicted_us is incomplete: missing 3 required"),
+        ({"family": None}, "'family' is None; a string is possible"),
+        ({"colour": "red"}, "candidate field 'colour' is not one of family, tile"),
+        ({"plan": {"rung": 11}}, "plan"),
     ],
 )
-def test_what_is_no_plan(values: Any, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        Plan.from_dict(values)
+def test_what_is_no_candidate_is_a_sentence(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Candidate.from_dict({**planning().pick.to_dict(), **changes})
+
+
+def test_what_is_no_planning_is_a_sentence() -> None:
+    good = planning().to_dict()
+    for changes, says in (
+        ({"schema": "tilewright.plan/0"}, "'schema' is 'tilewright.plan/0'; 'tilewright.plan/1' is possible"),
+        ({"candidates": "none"}, "'candidates' is 'none'; a list is possible"),
+        ({"regime": "tired"}, "'regime' is 'tired'; compute, L2"),
+        ({"clock": "wall"}, "'clock' is 'wall'; sustained, burst"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            Planning.from_dict({**good, **changes})
+    with pytest.raises(UsageError, match="a planning is incomplete: missing 1 required positional argument: 'gpu'"):
+        Planning.from_dict({name: value for name, value in good.items() if name != "gpu"})
+    with pytest.raises(UsageError, match="it must be an object"):
+        Planning.from_dict([])  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096))
+def test_labels_of_ranked_candidates_are_unique(m: int, n: int) -> None:
+    found = tilewright.plan(m, n, 512, layout="rc", gpu="h200")
+    labels = [each.label for each in found.ranked]
+    assert len(set(labels)) == len(labels)
+
+
+def test_a_label_says_what_tells_two_candidates_apart() -> None:
+    problem = Problem(4096, 4096, 4096, "bf16", b_layout="column")
+    plain = candidate(problem, tensor_plan())
+    assert plain.label == "128x256x64 s4 2x1 cooperative"
+    one = replace(plain, consumers=1, tail="half", k_alternates=True, split=3, swap_ab=True)
+    assert one.label == "128x256x64 s4 2x1 cooperative 1wg half-tail alt-k split3 swap-AB"

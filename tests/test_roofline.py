@@ -53,7 +53,7 @@ def test_roofs() -> None:
     assert roof_of(FP16, tensor_cores=True) == roof_of(BF16, tensor_cores=True) == "bf16_tensor"
     with pytest.raises(UsageError, match="dtype fp32 has no tensor-core roof"):
         roof_of(FP32, tensor_cores=True)
-    with pytest.raises(UsageError, match="roof 'fp64' is not one of fp32, bf16_tensor"):
+    with pytest.raises(UsageError, match="roof 'fp64' is not one of fp32, bf16_tensor, fp8_tensor"):
         peak_tflops(H200, "fp64")  # type: ignore[arg-type]
 
 

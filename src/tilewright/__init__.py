@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tilewright.gpu import known_gpus as known_gpus
     from tilewright.gpu import query_gpu as query_gpu
     from tilewright.plan_base import Plan as Plan
+    from tilewright.planner.judge import judge as judge
     from tilewright.planner.plan import plan as plan
     from tilewright.problem import Problem as Problem
 
@@ -39,6 +40,7 @@ _HOMES = {
     ),
     "gpu": ("GpuSpec", "get_gpu", "known_gpus", "query_gpu"),
     "plan_base": ("Plan",),
+    "planner.judge": ("judge",),
     "planner.plan": ("plan",),
     "problem": ("Problem",),
 }  # fmt: skip

@@ -29,9 +29,9 @@ class GpuSpec:
 
     ``key`` is the short name that ``get_gpu`` takes, None for a device the tables do not know. Clocks are
     in MHz, rates in TFLOPS (1e12 operations a second, dense) and bytes a second, sizes in bytes.
-    ``bf16_tensor_tflops`` and ``bf16_tensor_flop_per_clock`` (of one SM) hold for fp16 too. They and
-    ``l2_bytes_per_s`` (reads that hit) are None where no source gives them. ``sources`` says, by field name, where
-    each constant comes from.
+    ``bf16_tensor_tflops`` and ``bf16_tensor_flop_per_clock`` (of one SM) hold for fp16 too. They, the tensor rate of
+    fp8 and ``l2_bytes_per_s`` (reads that hit) are None where no source gives them. ``sources`` says, by field name,
+    where each constant comes from.
     """
 
     name: str
@@ -42,6 +42,7 @@ class GpuSpec:
     fp32_tflops: float
     bf16_tensor_tflops: float | None
     bf16_tensor_flop_per_clock: int | None
+    fp8_tensor_tflops: float | None
     hbm_bytes_per_s: float
     l2_bytes: int
     l2_bytes_per_s: float | None
@@ -62,6 +63,7 @@ _HOPPER: dict[str, Any] = {
     "fp32_tflops": 67.0,
     "bf16_tensor_tflops": 989.4,
     "bf16_tensor_flop_per_clock": 4096,
+    "fp8_tensor_tflops": 1978.9,
     "shared_bytes_per_block": 227 * 1024,
     "shared_bytes_per_sm": 228 * 1024,
     "shared_bytes_per_clock": 128,
@@ -82,6 +84,7 @@ def _hopper_sources(datasheet: str, l2: str) -> Mapping[str, str]:
             "bf16_tensor_tflops": f"{datasheet}: 1,979 with sparsity, half of it dense; "
             "132 SMs x 4096 FLOP/clk x 1.83 GHz = 989.4",
             "bf16_tensor_flop_per_clock": f"{_WHITEPAPER}: 989.4 TFLOPS / (132 SMs x 1.83 GHz)",
+            "fp8_tensor_tflops": f"{_WHITEPAPER}: 1,978.9 dense; the datasheet's 3,958 is with sparsity",
             "hbm_bytes_per_s": datasheet,
             "l2_bytes": l2,
             "shared_bytes_per_block": f"{_SPECIFICATIONS_9_0}: 227 KB",
@@ -153,9 +156,9 @@ def get_gpu(name: str) -> GpuSpec:
 def clusters_that_fit(blocks: int, gpu: GpuSpec, sms: int | None = None) -> int:
     """Clusters of ``blocks`` that run at the same time on ``sms`` SMs (all of them if None), one block an SM.
 
-    A cluster lies within one GPC, and GPCs have different numbers of SMs: clusters of 4 fit 30 times on 132 SMs, not 33.
-    Pairs of SMs are a TPC and always fit. A size that was not measured has at most the SMs of the next smaller one that
-    was. Raises ``UsageError`` where ``sms`` is none of the GPU's numbers or no cluster fits.
+    A cluster lies within one GPC, and GPCs have different numbers of SMs: clusters of 4 fit 30 times on 132 SMs, not
+    33. Pairs of SMs are a TPC and always fit. A size that was not measured has at most the SMs of the next smaller one
+    that was. Raises ``UsageError`` where ``sms`` is none of the GPU's numbers or no cluster fits.
     """
     most = gpu.sm_count if sms is None else sms
     if not 1 <= most <= gpu.sm_count:
@@ -232,6 +235,7 @@ def _from_properties(name: str, properties: Any) -> GpuSpec:
         key=None,
         bf16_tensor_tflops=None,
         bf16_tensor_flop_per_clock=None,
+        fp8_tensor_tflops=None,
         l2_bytes_per_s=None,
         shared_bytes_per_clock=128,
         max_registers_per_thread=255,

@@ -22,6 +22,9 @@ Dim3 = tuple[int, int, int]
 LARGEST_GRID = 2**31 - 1  # CUDA C++ Programming Guide, "Compute Capabilities": maximum x-dimension of a grid
 
 
+COUNTED_DEPTH = 128  # of the rungs, whose K-steps are no deeper
+
+
 @dataclass(frozen=True)
 class TensorBox:
     """What one TMA copy of an operand moves: elements along the contiguous dimension, then lines of it."""
@@ -64,6 +67,11 @@ class Plan(ABC):
         """What the kernels read as ``plan::NAME``, in the order of the header."""
 
     @property
+    def of(self) -> str:
+        """The kernel that it is of, as ``kernel_file.KernelFile.place`` names it."""
+        return f"rung {self.rung}"
+
+    @property
     def block(self) -> Dim3:
         """Threads of a block."""
         return (self.threads, 1, 1)
@@ -82,6 +90,14 @@ class Plan(ABC):
     def tensor_boxes(self) -> tuple[TensorBox, ...]:
         """The operands that the kernel takes as tensor maps, in the order of its arguments."""
         return ()
+
+    @property
+    def counted(self) -> Dim3:
+        """The most of M, N and K that is traced for its counts: a tile, or a cluster's, each block having one.
+
+        The K is so deep that what is counted a multiply-add does not change beyond.
+        """
+        return self.bm, self.bn, COUNTED_DEPTH
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Tiles of C down and across."""
@@ -125,11 +141,7 @@ class Plan(ABC):
 
     def header(self) -> str:
         """The plan as C++, in the form the kernels read."""
-        c_name = self.dtype.c_name
-        lines = [f"namespace tw {{ struct {c_name.removeprefix('tw::')}; }}"] if c_name.startswith("tw::") else []
-        lines += ["namespace plan {", f"using T = {c_name};"]
-        lines += [_constant(name, value) for name, value in self.constants().items()]
-        return "\n".join([*lines, "}  // namespace plan", ""])
+        return header_of(self.dtype, self.constants())
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -137,15 +149,11 @@ class Plan(ABC):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """The inverse of ``to_dict``, of the class that the rung's plans have; what has a default may be left out.
+        """The inverse of ``to_dict``, of the class that its kernel's plans have; what has a default may be left out.
 
         Raises ``UsageError`` for what is no plan, naming the value, and where no kernel has the combination.
         """
-        from tilewright.ladder import rung  # which in turn needs the classes of plans, and they this module
-
-        if not isinstance(values, Mapping) or type(values.get("rung")) is not int:
-            raise UsageError(f"a plan is {values!r}; it must be an object whose rung is a whole number")
-        kind = rung(values["rung"]).plan_kind
+        kind, values = _kind_of(values)
         made = {each.name: each for each in fields(kind) if each.init}
         derived = {"shared_bytes", *(each.name for each in fields(kind) if not each.init)}
         for name in values:
@@ -171,6 +179,18 @@ def mistyped(plan: Plan) -> Iterator[str]:
             yield f"{each.name} is {value!r}; it must be an int of 32 bits"
 
 
+def _kind_of(values: Any) -> tuple[type[Plan], Mapping[str, Any]]:
+    """The class that a plan's values are of, and the values without what names it."""
+    from tilewright import branches, ladder  # which in turn need the classes of plans, and they this module
+
+    if isinstance(values, Mapping) and "branch" in values:
+        rest = {name: value for name, value in values.items() if name not in ("branch", "kernel")}
+        return branches.kernel(values["branch"], values.get("kernel", "")).plan_kind, rest
+    if not isinstance(values, Mapping) or type(values.get("rung")) is not int:
+        raise UsageError(f"a plan is {values!r}; it must be an object whose rung is a whole number")
+    return ladder.rung(values["rung"]).plan_kind, values
+
+
 def _read(value_of: Field[Any], value: Any) -> Any:
     """A value of a plan as JSON has it. Raises ``UsageError`` where it is not of the field's type."""
     if value_of.type == "DType":
@@ -182,6 +202,15 @@ def _read(value_of: Field[Any], value: Any) -> Any:
     if type(value) is not kind or (value_of.type == "Layout" and value not in ("row", "column")):
         raise UsageError(f"plan value {value_of.name!r} is {value!r}; {possible} possible")
     return value
+
+
+def header_of(dtype: DType, constants: Mapping[str, int | bool]) -> str:
+    """An element type, ``plan::T``, and constants as C++."""
+    c_name = dtype.c_name
+    lines = [f"namespace tw {{ struct {c_name.removeprefix('tw::')}; }}"] if c_name.startswith("tw::") else []
+    lines += ["namespace plan {", f"using T = {c_name};"]
+    lines += [_constant(name, value) for name, value in constants.items()]
+    return "\n".join([*lines, "}  // namespace plan", ""])
 
 
 def _constant(name: str, value: int | bool) -> str:

@@ -1,21 +1,25 @@
 """The plans of the swap-AB branch, which a kernel can have, and the one that fits a problem.
 
 Few tokens (rows of A) would leave most of wgmma's 64 rows to padding, so the weights (columns of B) take them. What
-remains is to read the weights once at full bandwidth: a deep ring, one block an SM, and K shared by a cluster where there
-are too few tiles of weights for the SMs.
+remains is to read the weights once at full bandwidth: a deep ring, one block an SM, and K shared by a cluster where
+there are too few tiles of weights for the SMs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from tilewright.dtypes import BF16, FP16
+from tilewright import roofline, roofline_tensor
 from tilewright.errors import UsageError
-from tilewright.plan_base import LARGEST_GRID, Dim3, Plan, TensorBox, mistyped
+from tilewright.plan_base import COUNTED_DEPTH, LARGEST_GRID, Dim3, TensorBox
+from tilewright.plan_branch import BranchPlan
 from tilewright.plan_tensor import LONGEST_BOX, SHARED_LIMIT, SMS, SWIZZLE_ROW
 from tilewright.problem import Layout, Problem
+
+if TYPE_CHECKING:
+    from tilewright.gpu import GpuSpec
 
 WEIGHT_ROWS = 64  # of one wgmma
 CLUSTERS = (1, 2, 4, 8)  # along K
@@ -26,7 +30,7 @@ REACHED_SMS = {1: SMS, 2: SMS, 4: 120, 8: 120}
 
 
 @dataclass(frozen=True)
-class SwapPlan(Plan):
+class SwapAbPlan(BranchPlan):
     """The compile-time values of the swap-AB kernel.
 
     ``bm`` is the tokens of a tile (the N of wgmma), ``bn`` its weights, 64 or 128, a warpgroup each 64. ``bk`` is the
@@ -38,7 +42,10 @@ class SwapPlan(Plan):
     ``aligned`` is about C alone: TMA loads A and B. Raises ``UsageError`` for a combination that no kernel has.
     """
 
-    rung: int = field(init=False, default=-1)  # none: a branch off the ladder
+    branch: ClassVar[str] = "swapab"
+    kernel: ClassVar[str] = "swap-ab"
+    uses_tma: ClassVar[bool] = True
+
     threads: int = field(init=False)
     stages: int = 4
     cluster_k: int = 1
@@ -46,12 +53,9 @@ class SwapPlan(Plan):
     weights_evict_first: bool = True
     dependent_launch: bool = False
 
-    def __post_init__(self) -> None:
-        for mistake in mistyped(self):
-            raise UsageError(f"swapab: {mistake}")
-        object.__setattr__(self, "threads", 32 * (self.warps + 2))
-        for complaint in _complaints(self):
-            raise UsageError(f"swapab: {complaint}")
+    def follows(self) -> Mapping[str, int]:
+        """The threads of a block."""
+        return {"threads": 32 * (self.warps + 2)}
 
     @property
     def warps(self) -> int:
@@ -99,6 +103,11 @@ class SwapPlan(Plan):
         weights = self.bn if self.b_layout == "column" else SWIZZLE_ROW
         return TensorBox("a", (SWIZZLE_ROW, tokens), 128), TensorBox("b", (SWIZZLE_ROW, weights), 128)
 
+    @property
+    def counted(self) -> Dim3:
+        """One tile, its K so deep that each block of the cluster has as much as a rung's."""
+        return self.bm, self.bn, COUNTED_DEPTH * self.cluster_k
+
     def grid(self, problem: Problem) -> Dim3:
         """A cluster a tile, or as many whole clusters as there may be.
 
@@ -137,45 +146,72 @@ class SwapPlan(Plan):
             "DEPENDENT_LAUNCH": self.dependent_launch,
         }
 
-    def full(self) -> SwapPlan:
+    def full(self) -> SwapAbPlan:
         """The same with as many stages as a block's shared memory holds. Raises ``UsageError`` when it holds none."""
         rest = self.shared_bytes - self.stages * (self.stage_bytes + 16)
         return self.with_(stages=(SHARED_LIMIT - rest) // (self.stage_bytes + 16))
 
+    def complaints(self) -> Iterator[str]:
+        """Why no kernel has this plan, the most basic reason first; nothing when one has."""
+        yield from super().complaints()
+        for name in ("a_layout", "b_layout"):
+            if getattr(self, name) not in get_args(Layout):
+                yield f"{name} is {getattr(self, name)!r}; {' and '.join(get_args(Layout))} are possible"
+        if self.bm % 8 or not 8 <= self.bm <= MOST_TOKENS:
+            yield f"bm is {self.bm}; a tile has 8 to {MOST_TOKENS} tokens, in eights as wgmma counts its N"
+        if self.bn not in (WEIGHT_ROWS, 2 * WEIGHT_ROWS):
+            yield f"bn is {self.bn}; a tile has {WEIGHT_ROWS} weights, or {2 * WEIGHT_ROWS} for two warpgroups"
+        if self.a_layout == "column" and self.bm % SWIZZLE_ROW:
+            yield f"bm is {self.bm}; column-major A lies in slabs of {SWIZZLE_ROW} tokens: it must be a multiple"
+        if self.bk < SWIZZLE_ROW or self.bk % SWIZZLE_ROW:
+            yield f"bk is {self.bk}; a stage is whole slices of {SWIZZLE_ROW} k, a 128-byte line each"
+        if self.stages < 2:
+            yield f"stages is {self.stages}; one is read while another is filled: 2 are the least"
+        if self.cluster_k not in CLUSTERS:
+            yield f"cluster_k is {self.cluster_k}; {', '.join(map(str, CLUSTERS))} blocks can share K"
+        if self.blocks < self.cluster_k or self.blocks % self.cluster_k:
+            yield f"blocks is {self.blocks}; it must be a multiple of the {self.cluster_k} blocks a cluster has, not 0"
+        for each in self.tensor_boxes:
+            if each.box[1] > LONGEST_BOX:
+                yield f"a TMA box of {each.operand.upper()} has {each.box[1]} lines; at most {LONGEST_BOX} are possible"
+        if self.shared_bytes > SHARED_LIMIT:
+            yield f"shared memory is {self.shared_bytes} bytes with {self.stages} stages; a block has {SHARED_LIMIT}"
 
-def _complaints(plan: SwapPlan) -> Iterator[str]:
-    """Why no kernel has this plan, the most basic reason first; nothing when one has."""
-    if plan.dtype not in (BF16, FP16):
-        yield f"dtype is {plan.dtype}; tensor cores multiply bf16 or fp16"
-    for name in ("a_layout", "b_layout"):
-        if getattr(plan, name) not in get_args(Layout):
-            yield f"{name} is {getattr(plan, name)!r}; {' and '.join(get_args(Layout))} are possible"
-    if plan.bm % 8 or not 8 <= plan.bm <= MOST_TOKENS:
-        yield f"bm is {plan.bm}; a tile has 8 to {MOST_TOKENS} tokens, in eights as wgmma counts its N"
-    if plan.bn not in (WEIGHT_ROWS, 2 * WEIGHT_ROWS):
-        yield f"bn is {plan.bn}; a tile has {WEIGHT_ROWS} weights, or {2 * WEIGHT_ROWS} for two warpgroups"
-    if plan.a_layout == "column" and plan.bm % SWIZZLE_ROW:
-        yield f"bm is {plan.bm}; column-major A lies in slabs of {SWIZZLE_ROW} tokens, of which it must be a multiple"
-    if plan.bk < SWIZZLE_ROW or plan.bk % SWIZZLE_ROW:
-        yield f"bk is {plan.bk}; a stage is whole slices of {SWIZZLE_ROW} k, a 128-byte line each"
-    if plan.stages < 2:
-        yield f"stages is {plan.stages}; one is read while another is filled: 2 are the least"
-    if plan.cluster_k not in CLUSTERS:
-        yield f"cluster_k is {plan.cluster_k}; {', '.join(map(str, CLUSTERS))} blocks can share K"
-    if plan.blocks < plan.cluster_k or plan.blocks % plan.cluster_k:
-        yield f"blocks is {plan.blocks}; it must be a multiple of the {plan.cluster_k} blocks of a cluster, and not 0"
-    for each in plan.tensor_boxes:
-        if each.box[1] > LONGEST_BOX:
-            yield f"a TMA box of {each.operand.upper()} has {each.box[1]} lines; at most {LONGEST_BOX} are possible"
-    if plan.shared_bytes > SHARED_LIMIT:
-        yield f"shared memory is {plan.shared_bytes} bytes with {plan.stages} stages; a block has {SHARED_LIMIT}"
+    @classmethod
+    def default(cls, problem: Problem, *, aligned: bool) -> SwapAbPlan:
+        """The plan for a problem by the rule of ``choose``."""
+        return choose(problem, aligned=aligned).plan
+
+    def derived(self, gpu: GpuSpec, problem: Problem) -> dict[str, Any]:
+        """What ``derive.derived`` promises, what is in flight on an SM, and the time to move the operands once.
+
+        ``least_time_us`` is the traffic of a kernel that reads A and B and writes C once, at the bandwidth of ``gpu``.
+        """
+        intensity = roofline.tile_intensity(self.bm, self.bn, self.dtype.itemsize)
+        per_mac = roofline_tensor.operand_bytes_per_mac(WEIGHT_ROWS, self.bm, self.dtype.itemsize)
+        flight = roofline_tensor.bytes_in_flight(self.stages, self.stage_bytes)
+        traffic = roofline.minimum_traffic(problem)
+        time_us = traffic.value / gpu.hbm_bytes_per_s * 1e6
+        blocks, (down, across) = self.grid(problem)[0], self.tiles(problem)
+        return {
+            "flop_per_byte": intensity.value,
+            "shared_load_bytes_per_mac": per_mac.value,
+            "stage_bytes": self.stage_bytes,
+            "bytes_in_flight": int(flight.value),
+            "least_time_us": time_us,
+            "bottleneck": (
+                f"memory: {traffic.value / 1e6:.3g} MB at {gpu.hbm_bytes_per_s / 1e12:.3g} TB/s take {time_us:.3g} us; "
+                f"{down * across} tiles, {blocks} blocks of {flight.value / 1024:.0f} KB in flight"
+            ),
+            "formula": f"{intensity}; {per_mac}; {flight}",
+        }
 
 
 @dataclass(frozen=True)
 class Choice:
     """A plan for a problem, and why it is this one."""
 
-    plan: SwapPlan
+    plan: SwapAbPlan
     reason: str
 
 
@@ -206,7 +242,7 @@ def choose(problem: Problem, *, aligned: bool = True, dependent_launch: bool = F
     cluster, cluster_reason = _cluster(t, blocks_of_k)
     said.append(cluster_reason)
     blocks = REACHED_SMS[cluster] * per_sm
-    plan = SwapPlan(
+    plan = SwapAbPlan(
         problem.dtype, tokens, bn, bk, aligned, problem.a_layout, problem.b_layout,
         stages=max(stages, 2), cluster_k=cluster, blocks=blocks, dependent_launch=dependent_launch,
     )  # fmt: skip
@@ -221,7 +257,10 @@ def _tokens(problem: Problem) -> tuple[int, str]:
         return 64, "64 tokens a tile, the least that column-major A is loaded by"
     fits = next((tokens for tokens in (8, 16, 32) if problem.m <= tokens), 64)
     if problem.m > 64:
-        return fits, f"64 tokens a tile; M = {problem.m} takes {-(-problem.m // 64)}, the later ones with weights from L2"
+        return (
+            fits,
+            f"64 tokens a tile; M = {problem.m} takes {tiles}, all but one with weights from L2",
+        )
     return fits, f"{fits} tokens a tile, which M = {problem.m} fits"
 
 

@@ -9,7 +9,7 @@ from typing import get_args
 from tilewright.dtypes import BF16, FP16
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
-from tilewright.plan_base import LARGEST_GRID, Dim3, Plan, TensorBox, mistyped
+from tilewright.plan_base import COUNTED_DEPTH, LARGEST_GRID, Dim3, Plan, TensorBox, mistyped
 from tilewright.problem import Layout, Problem
 
 FIRST, LAST = 5, 11
@@ -20,6 +20,7 @@ SMS = _GPU.sm_count  # the most blocks of a persistent grid
 SWIZZLE_ROW = 64  # 16-bit elements of a 128-byte row, the widest that TMA swizzles and wgmma reads
 REGISTER_FILE = _GPU.registers_per_sm
 LONGEST_BOX = 256  # CUDA Driver API, cuTensorMapEncodeTiled: boxDim
+LARGEST_PITCH = 2**40  # the same: globalStrides, in bytes
 LARGEST_CLUSTER = 8  # what every GPU of the architecture can place
 # Registers a multiplying thread needs beside its accumulators (and, in rung 5, fragments): addresses, descriptors, loop
 # counters. With fewer, ptxas spills (scripts/check_kernels.py): 192 accumulators fit 232 registers.
@@ -149,22 +150,32 @@ class TensorPlan(Plan):
         return min(REGISTER_FILE // self.threads, 255) // 8 * 8
 
     @property
+    def operand_lines(self) -> tuple[int, int]:
+        """Lines of a tile of A and of B that are loaded at once: a half tile's where there are such."""
+        halves = 2 if self.half_tail else 1
+        return operand_lines(self.bm // halves, self.bn, self.bk, self.a_layout, self.b_layout)
+
+    @property
     def tensor_boxes(self) -> tuple[TensorBox, ...]:
         """The operands that the kernel takes as tensor maps, in the order of its arguments.
 
         A box is what one block of a cluster loads and multicasts: blocks side by side along N share a tile of A, those
-        along M one of B. K-major tiles are cut by rows, others by depth.
+        along M one of B.
         """
         if self.rung < TMA:
             return ()
-        a_rows = self.bm // (2 if self.half_tail else 1)
-        a_lines = (a_rows if self.a_layout == "row" else self.bk) // self.cluster_n
-        b_lines = (self.bn if self.b_layout == "column" else self.bk) // self.cluster_m
+        a_lines, b_lines = self.operand_lines
+        a_lines, b_lines = a_lines // self.cluster_n, b_lines // self.cluster_m
         boxes = [TensorBox("a", (SWIZZLE_ROW, a_lines), 128), TensorBox("b", (SWIZZLE_ROW, b_lines), 128)]
         if self.rung == LAST:
             row_bytes = self.epilogue_columns * self.dtype.itemsize
             boxes.append(TensorBox("c", (self.epilogue_columns, 64), row_bytes))
         return tuple(boxes)
+
+    @property
+    def counted(self) -> Dim3:
+        """The tiles of one cluster."""
+        return self.cluster_m * self.bm, self.cluster_n * self.bn, COUNTED_DEPTH
 
     def cluster_tiles(self, problem: Problem) -> tuple[int, int]:
         """Cluster tiles of C down and across: ``cluster_m x cluster_n`` tiles each, those beyond C's edge included."""
@@ -223,6 +234,11 @@ class TensorPlan(Plan):
             "EPILOGUE_SLABS": self.epilogue_slabs,
             "DEPENDENT_LAUNCH": self.dependent_launch,
         }
+
+
+def operand_lines(bm: int, bn: int, bk: int, a_layout: Layout, b_layout: Layout) -> tuple[int, int]:
+    """Lines of A's and B's tile in shared memory: rows of it where they lie along K, else its depth."""
+    return bm if a_layout == "row" else bk, bn if b_layout == "column" else bk
 
 
 def _complaints(plan: TensorPlan) -> Iterator[str]:
@@ -301,12 +317,8 @@ def _about_the_grid(plan: TensorPlan) -> Iterator[str]:
         yield f"group is {plan.group}; a super-row has at least 1 cluster tile"
     if plan.blocks < m * n or plan.blocks % (m * n):
         yield f"blocks is {plan.blocks}; it must be a multiple of the {m * n} blocks of a cluster, and not 0"
-    halves = 2 if plan.half_tail else 1
-    cuts = [
-        ("A", plan.bm // halves if plan.a_layout == "row" else plan.bk, n, "cluster_n"),
-        ("B", plan.bn if plan.b_layout == "column" else plan.bk, m, "cluster_m"),
-    ]
-    for operand, lines, parts, name in cuts:
+    a_lines, b_lines = plan.operand_lines
+    for operand, lines, parts, name in (("A", a_lines, n, "cluster_n"), ("B", b_lines, m, "cluster_m")):
         if lines % (8 * parts):
             yield (
                 f"{name} is {parts}; it cuts {lines} lines of {operand}'s tile, which must give whole multiples of 8 "

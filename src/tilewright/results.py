@@ -23,6 +23,7 @@ from tilewright.measure import Measurement
 from tilewright.problem import Problem
 
 SCHEMA = "tilewright.record/1"
+READING_SCHEMA = "tilewright.reading/1"  # of calibrate/readings.py, whose files lie beside those of records
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def append(path: Path, records: Iterable[Record]) -> None:
 
 
 def load(path: Path) -> list[Record]:
-    """Every record of a file, or of all ``*.jsonl`` files of a folder in the order of their names.
+    """Every record of a file, or of all ``*.jsonl`` files of a folder in the order of their names; no readings.
 
     Raises ``UsageError`` naming file and line when one is no record of this schema.
     """
@@ -253,6 +254,8 @@ def _load_file(path: Path) -> Iterator[Record]:
             values = json.loads(line)
             if not isinstance(values, dict):
                 raise UsageError("a line is not a JSON object")
+            if values.get("schema") == READING_SCHEMA:
+                continue
             yield Record.from_dict(values)
         except (json.JSONDecodeError, UsageError) as error:
             raise UsageError(f"{path}:{number}: {error}") from error

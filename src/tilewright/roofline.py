@@ -17,9 +17,9 @@ from tilewright.errors import UsageError
 from tilewright.gpu import GpuSpec
 from tilewright.problem import Problem
 
-Roof = Literal["fp32", "bf16_tensor"]
+Roof = Literal["fp32", "bf16_tensor", "fp8_tensor"]
 
-_ROOF_WORDS: dict[Roof, str] = {"fp32": "FP32 issue", "bf16_tensor": "tensor cores"}
+_ROOF_WORDS: dict[Roof, str] = {"fp32": "FP32 issue", "bf16_tensor": "tensor cores", "fp8_tensor": "tensor cores"}
 # A bank hands each lane 4 B a clock: a narrower load fills its lane all the same.
 _LANE_BYTES = 4
 # Two demands closer than this are called a tie; no kernel is timed to better than this.
@@ -58,6 +58,14 @@ def number(value: float) -> str:
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:,.2f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def amount(count: float) -> str:
+    """Bytes for a formula, in decimal units as bandwidths are: 12.88 GB, 37.75 MB, 512 B."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if abs(count) >= size:
+            return f"{number(count / size)} {unit}"
+    return f"{number(count)} B"
 
 
 def positive(**sizes: float) -> None:
@@ -99,7 +107,7 @@ def peak_tflops(gpu: GpuSpec, roof: Roof) -> float:
     """The peak of a roof in TFLOPS. Raises ``UsageError`` for an unknown roof, or no known figure."""
     if roof not in _ROOF_WORDS:
         raise UsageError(f"roof {roof!r} is not one of {', '.join(_ROOF_WORDS)}")
-    peak = gpu.fp32_tflops if roof == "fp32" else gpu.bf16_tensor_tflops
+    peak: float | None = getattr(gpu, f"{roof}_tflops")
     if peak is None:
         raise UsageError(f"roof {roof!r} is not known for {gpu.name}")
     return peak
@@ -138,6 +146,13 @@ def shared_bandwidth(gpu: GpuSpec) -> Derived:
 def flops(problem: Problem) -> Derived:
     """The work of a problem: ``2 m n k`` FLOP."""
     return figure(problem.flops, "FLOP", f"2 x {problem.m} x {problem.n} x {problem.k}")
+
+
+def time_at_roof(problem: Problem, gpu: GpuSpec, roof: Roof) -> Derived:
+    """The least time of a problem's work, in microseconds: its FLOP at the roof's peak."""
+    peak = peak_tflops(gpu, roof)
+    text = f"{number(problem.flops / 1e9)} GFLOP / {number(peak)} TFLOPS"
+    return figure(problem.flops / peak / 1e6, "us", text)
 
 
 def minimum_traffic(problem: Problem) -> Derived:
@@ -225,6 +240,13 @@ def bandwidth_needed(tflops: float, intensity: float) -> Derived:
     _not_negative(tflops=tflops)
     positive(intensity=intensity)
     return figure(tflops / intensity, "TB/s", f"{number(tflops)} TFLOPS / {number(intensity)} FLOP/B")
+
+
+def bandwidth_over(bytes_moved: float, time_us: float) -> Derived:
+    """TB/s that move so many bytes in a time."""
+    _not_negative(bytes_moved=bytes_moved)
+    positive(time_us=time_us)
+    return figure(bytes_moved / time_us / 1e6, "TB/s", f"{amount(bytes_moved)} / {number(time_us)} us")
 
 
 def shared_port_demand(bytes_per_mac: float, gpu: GpuSpec, *, load_bytes: int = _LANE_BYTES) -> Derived:

@@ -25,6 +25,7 @@ from tilewright.roofline import (
 )
 
 WARPGROUP_ROWS = 64  # PTX ISA, "Asynchronous warpgroup level matrix instructions": M of every wgmma
+WARPGROUP_THREADS = 128
 # What mma.sync reaches on Hopper, as a share of the roof: measured, not derived. The average over its shapes and types
 # in arXiv 2402.13499 is about 63%.
 MMA_SYNC_SHARE = 0.63
@@ -127,6 +128,13 @@ def bytes_in_flight(stages: int, stage_bytes: int, *, held: int = 1) -> Derived:
     """The most bytes under way while ``held`` of ``stages`` are being multiplied."""
     positive(stages=stages, stage_bytes=stage_bytes, held=held)
     return figure((stages - held) * stage_bytes, "B", f"({stages} - {held}) stages x {number(stage_bytes)} B")
+
+
+def accumulator_registers(bm: int, bn: int, warpgroups: int) -> Derived:
+    """fp32 registers of a thread that hold a tile of C, shared by ``warpgroups`` of 128 threads."""
+    positive(bm=bm, bn=bn, warpgroups=warpgroups)
+    threads = WARPGROUP_THREADS * warpgroups
+    return figure(bm * bn / threads, "registers a thread", f"{bm} x {bn} / {threads} threads")
 
 
 # ---- over the SMs

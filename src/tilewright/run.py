@@ -1,4 +1,4 @@
-"""Run a rung: from a plan and matrices in a backend's memory to a filled C."""
+"""Run a kernel: from a plan and matrices in a backend's memory to a filled C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.backends.base import Backend, Kernel, Matrix, TensorMap
 from tilewright.errors import UsageError
-from tilewright.ladder import Rung
+from tilewright.kernel_file import KernelFile
 from tilewright.plan_base import Plan
 from tilewright.plan_tensor import LAST, TMA
 from tilewright.problem import Problem
@@ -93,21 +93,21 @@ def target_of(backend: Backend) -> tuple[Target, str | None]:
     return "gpu", getattr(backend, "arch", DEFAULT_ARCH)
 
 
-def source_for(backend: Backend, rung: Rung, plan: Plan) -> KernelSource:
-    """The text of a rung that a backend compiles."""
-    return rung.source(plan, *target_of(backend))
+def source_for(backend: Backend, kernel: KernelFile, plan: Plan) -> KernelSource:
+    """The text of a kernel that a backend compiles."""
+    return kernel.source(plan, *target_of(backend))
 
 
-def prepare(backend: Backend, rung: Rung, plan: Plan, operands: Operands) -> Launch:
-    """Compile a rung for a plan and bind it to operands.
+def prepare(backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands) -> Launch:
+    """Compile a rung, or a kernel of a branch, for a plan and bind it to operands.
 
-    Raises ``UsageError`` when the plan is another rung's or for another dtype or layout, when it needs 16-byte
+    Raises ``UsageError`` when the plan is another kernel's or for another dtype or layout, when it needs 16-byte
     alignment that the operands lack, when the operands do not fit together, and when C lies where A or B does;
     ``CompileError`` when the kernel does not compile, ``UnavailableError`` when there is no compiler.
     """
     problem = operands.problem
-    if plan.rung != rung.number:
-        raise UsageError(f"plan is of rung {plan.rung}; rung {rung.number} ({rung.name}) needs one of its own")
+    if plan.of != kernel.place:
+        raise UsageError(f"plan is of {plan.of}; {kernel.place} ({kernel.name}) needs one of its own")
     if plan.dtype != problem.dtype:
         raise UsageError(f"plan is for {plan.dtype} and the operands are {problem.dtype}: both must be the same")
     for name, planned, layout in (
@@ -124,9 +124,8 @@ def prepare(backend: Backend, rung: Rung, plan: Plan, operands: Operands) -> Lau
             raise UsageError(
                 f"C shares memory with {name}, which blocks still read while others write C: it needs memory of its own"
             )
-    kernel = backend.compile(source_for(backend, rung, plan))
     return Launch(
-        kernel,
+        backend.compile(source_for(backend, kernel, plan)),
         plan.grid(problem),
         plan.block,
         arguments(plan, operands),
@@ -161,7 +160,7 @@ def require_tma(plan: Plan, operands: Operands) -> None:
             apart = matrix.ld * matrix.dtype.itemsize
             taken = (LAST if each.operand == "c" else TMA) - 1  # C goes by TMA in the last rung alone
             raise UsageError(
-                f"rung {plan.rung} moves {name} by TMA, whose lines start on 16-byte boundaries; it lies at "
+                f"{plan.of} moves {name} by TMA, whose lines start on 16-byte boundaries; it lies at "
                 f"{matrix.pointer:#x} with {matrix.layout}s {apart} bytes apart, which rungs up to {taken} take"
             )
 
@@ -173,6 +172,9 @@ def arguments(plan: Plan, operands: Operands) -> list[Any]:
     # stores the columns after it through the pointer. (A map has at least one column; the kernel then uses none.)
     chunk = 16 // c.dtype.itemsize
     seen = {"a": a, "b": b, "c": replace(c, cols=max(c.cols // chunk * chunk, min(c.cols, 1)))}
+    # Of a matrix without elements nothing is loaded, yet TMA traps unless its map begins in mapped memory (seen on an
+    # H200), and such a matrix may lie anywhere: its map begins where C does.
+    seen |= {name: replace(seen[name], pointer=c.pointer // 16 * 16) for name in "ab" if not seen[name].span}
     maps = {each.operand: TensorMap(seen[each.operand], each.box, each.swizzle_bytes) for each in plan.tensor_boxes}
     sizes = [np.int32(x) for x in (c.rows, c.cols, a.cols)]
     read = () if "a" in maps else ((a, np.int64(a.ld)), (b, np.int64(b.ld)))
@@ -180,14 +182,15 @@ def arguments(plan: Plan, operands: Operands) -> list[Any]:
     return [*maps.values(), *sizes, *(value for pair in pointers for value in pair)]
 
 
-def default_plan(rung: Rung, operands: Operands) -> Plan:
-    """The rung's plan for operands of this dtype, layout and alignment. Raises ``UsageError`` where it has none."""
-    a, b = operands.a, operands.b
-    plan = rung.plan(a.dtype, a_layout=a.layout, b_layout=b.layout)
+def default_plan(kernel: KernelFile, operands: Operands) -> Plan:
+    """The kernel's plan for operands of this kind and alignment. Raises ``UsageError`` where it has none."""
+    plan = kernel.plan_for(operands.problem, aligned=True)
     require_tma(plan, operands)
     return plan if operands.aligned else plan.with_(aligned=False)
 
 
-def run(backend: Backend, rung: Rung, operands: Operands, plan: Plan | None = None, *, stream: Any = None) -> None:
-    """C = A B by a rung, with its default plan for these operands unless one is given."""
-    prepare(backend, rung, plan or default_plan(rung, operands), operands)(backend, stream)
+def run(
+    backend: Backend, kernel: KernelFile, operands: Operands, plan: Plan | None = None, *, stream: Any = None
+) -> None:
+    """C = A B by a rung or a branch's kernel, with its default plan for these operands unless one is given."""
+    prepare(backend, kernel, plan or default_plan(kernel, operands), operands)(backend, stream)

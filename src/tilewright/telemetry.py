@@ -82,6 +82,11 @@ class Telemetry:
         version = self._read(lambda nvml, _: nvml.nvmlSystemGetDriverVersion())
         return version.decode() if isinstance(version, bytes) else version
 
+    def energy_j(self) -> float | None:
+        """Joules that the card has used since the driver was loaded; NVML's counter, which advances in steps."""
+        millijoules = self._read(lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        return None if millijoules is None else millijoules / 1000
+
     def snapshot(self) -> Snapshot:
         """Read everything now; what this GPU or driver does not tell is None."""
         if self._nvml is None:

@@ -320,9 +320,9 @@ class CudaBackend:
                 self.stream.sync()
 
     def _lines(self, matrix: Matrix) -> np.ndarray[Any, Any]:
-        """All of a matrix, padding included, as ``(lines, ld)``."""
+        """All of a matrix, padding included, as ``(lines, ld)``; what follows a view's last line reads as poison."""
         self.synchronize()
-        host = np.empty((matrix.lines, matrix.ld), dtype=matrix.dtype.numpy)
+        host = np.full((matrix.lines, matrix.ld * matrix.dtype.itemsize), POISON, np.uint8).view(matrix.dtype.numpy)
         size = host.nbytes
         whole = isinstance(matrix.owner, DeviceMemory) and matrix.owner.pointer == matrix.pointer
         if matrix.lines and not whole:

@@ -9,9 +9,9 @@ from tilewright.backends.base import TensorMap
 from tilewright.backends.cuda_arguments import require
 from tilewright.backends.cuda_errors import call, driver_errors, driver_version
 from tilewright.dtypes import DType
+from tilewright.plan_tensor import LARGEST_PITCH
 
 MAP_BYTES = 128
-LARGEST_PITCH = 2**40  # CUDA Driver API, cuTensorMapEncodeTiled: globalStrides
 
 # Drivers up to CUDA 13.1 set a bit in the maps of small tensors with which TMA may touch 128 KiB from the tensor's
 # start, mapped or not (CUTLASS clears it too: include/cute/atom/copy_traits_sm90_tma.hpp).
@@ -30,7 +30,7 @@ def encode(tensor_map: TensorMap) -> bytes:
     """
     matrix = tensor_map.matrix
     return encode_tiled(
-        matrix.pointer if matrix.span else MAP_BYTES,  # of no elements nothing is loaded: any address does
+        matrix.pointer,
         matrix.dtype,
         (max(matrix.line, 1), max(matrix.lines, 1)),  # 0 is not allowed
         (line_pitch(tensor_map),),
@@ -82,10 +82,7 @@ def line_pitch(tensor_map: TensorMap) -> int:
     Raises ``UsageError`` unless it is a multiple of 16 below 2**40 and the matrix starts on a 16-byte boundary.
     """
     matrix = tensor_map.matrix
-    require(
-        matrix.pointer % 16 == 0 or not matrix.span,
-        f"the matrix starts at {matrix.pointer:#x}; TMA needs a multiple of 16",
-    )
+    require(matrix.pointer % 16 == 0, f"the matrix starts at {matrix.pointer:#x}; TMA needs a multiple of 16")
     if matrix.lines <= 1 or matrix.line == 0:
         return -(-max(matrix.line, 1) * matrix.dtype.itemsize // 16) * 16
     pitch = matrix.ld * matrix.dtype.itemsize

@@ -25,9 +25,7 @@ def pack(tensor_map: TensorMap) -> bytes:
     if matrix.lines <= 1 or matrix.line == 0:  # no stride leads to an element
         pitch = -(-max(pitch, 1) // 16) * 16
     extents = (max(matrix.line, 1), max(matrix.lines, 1))
-    return encode(
-        matrix.pointer if matrix.span else 0, size, extents, (pitch,), tensor_map.box, tensor_map.swizzle_bytes
-    )
+    return encode(matrix.pointer, size, extents, (pitch,), tensor_map.box, tensor_map.swizzle_bytes)
 
 
 def encode(

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from tilewright import __version__
-from tilewright.cli import abandon_stdout, cache, climb, doctor, output, source, verify
+from tilewright.cli import abandon_stdout, cache, calibrate, climb, doctor, output, plan, source, verify
 from tilewright.errors import TilewrightError
 
 
@@ -71,6 +71,8 @@ def root(
 
 
 app.command("climb")(climb.climb)
+app.command("plan", cls=plan.PlanCommand)(plan.plan)
+app.command("calibrate")(calibrate.calibrate)
 app.command("verify")(verify.verify)
 app.command("source")(source.source)
 app.command("diff")(source.diff)

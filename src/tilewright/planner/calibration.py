@@ -20,7 +20,9 @@ from tilewright.errors import UsageError
 SCHEMA = "tilewright.calibration/1"
 FOLDER = Path(__file__).parent / "calibrations"
 WGMMA_WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+MOST_RESIDUALS = 3  # of a kernel family
 Curve = tuple[tuple[float, float], ...]
+Residuals = tuple[tuple[str, str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ class Calibration:
     ``energy_pj_per_flop``, ``energy_pj_per_l2_byte``, ``energy_pj_per_hbm_byte``
         Picojoules on top of idling, at or below ``energy_clock_mhz``, on random data: of a FLOP of wgmma with its
         operands' reads; of a byte from L2 to shared memory; of a byte from HBM to L2, whose energy no SM clock moves.
+    ``residuals``
+        ``(family, name, factor)``: what a family's model leaves out, as factors on parts of it that the family names.
+        The only numbers here that are fitted to times of kernels (scripts/planner_report.py --fit); a calibration as
+        measured has none, and a family has at most three.
     """
 
     key: str
@@ -90,6 +96,7 @@ class Calibration:
     energy_pj_per_hbm_byte: float
     sources: Mapping[str, str] = field(repr=False, compare=False)
     spreads: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
+    residuals: Residuals = ()
 
     def __post_init__(self) -> None:
         """Freeze the mappings. Raises ``UsageError`` naming the constant that cannot be one."""
@@ -109,6 +116,10 @@ class Calibration:
         lower = widths[widths.index(upper) - 1]
         share = (n - lower) / (upper - lower)
         return self.wgmma_clk[lower] * (1 - share) + self.wgmma_clk[upper] * share
+
+    def residual(self, family: str, name: str) -> float:
+        """The fitted factor on a part of a family's model; 1 where none is."""
+        return next((factor for of, called, factor in self.residuals if (of, called) == (family, name)), 1.0)
 
     def l2_bytes_per_s(self, working_set: float) -> float:
         """What all SMs read a second of a working set of so many bytes: ``l2_curve``, straight between its points."""
@@ -148,6 +159,7 @@ class Calibration:
             "label": self.label,
             "measured": self.measured,
             "constants": constants,
+            **({"residuals": [list(each) for each in self.residuals]} if self.residuals else {}),
         }
 
     @classmethod
@@ -174,6 +186,9 @@ class Calibration:
                     for name, entry in constants.items()
                     if "quartiles" in entry
                 },
+                residuals=tuple(
+                    (str(of), str(name), float(factor)) for of, name, factor in values.get("residuals", ())
+                ),
                 **given,
             )
         except UsageError:
@@ -223,7 +238,7 @@ def shipped(key: str) -> Calibration:
 @lru_cache
 def constant_names() -> tuple[str, ...]:
     """The constants of a calibration in their order, each with a source."""
-    apart = ("key", "label", "measured", "sources", "spreads")
+    apart = ("key", "label", "measured", "sources", "spreads", "residuals")
     return tuple(each.name for each in fields(Calibration) if each.name not in apart)
 
 
@@ -255,6 +270,15 @@ def _complaints(calibration: Calibration) -> list[str]:
             found.append(f"{name} has no source")
     if not calibration.wgmma_clk or not all(clocks > 0 for clocks in calibration.wgmma_clk.values()):
         found.append(f"wgmma_clk is {dict(calibration.wgmma_clk)}; it has clocks above 0 for some widths")
+    for family in {of for of, _, _ in calibration.residuals}:
+        names = [(name, factor) for of, name, factor in calibration.residuals if of == family]
+        if len(names) > MOST_RESIDUALS:
+            found.append(f"family {family!r} has {len(names)} residuals; at most {MOST_RESIDUALS} may be fitted")
+        found += [
+            f"residual {name} of {family} is {factor}; it must be above 0"
+            for name, factor in names
+            if not 0 < factor < math.inf
+        ]
     sets = [working_set for working_set, _ in calibration.l2_curve]
     if not sets or sets != sorted(set(sets)) or not all(rate > 0 for _, rate in calibration.l2_curve):
         found.append("l2_curve must have ascending working sets and rates above 0")

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from tilewright.plan_base import Plan
+from tilewright.plan_simt import SimtPlan
+from tilewright.plan_tensor import TensorPlan
 from tilewright.planner.reading import (
     Reader,
     build,
@@ -86,12 +88,23 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """A short name, such as ``128x256x64 s4 2x1 cooperative``."""
+        """A short name, such as ``128x256x64 s4 2x1 cooperative``: no two of a planning that rank have the same.
+
+        It says how many warpgroups multiply where these are 1 or 3, and how warps are laid over a tile that they share.
+        """
         bm, bn, bk = self.tile
         words = [f"{bm}x{bn}x{bk}", f"s{self.stages}", f"{self.cluster[0]}x{self.cluster[1]}", self.schedule]
+        words += [f"{self.consumers}wg"] if self.consumers in (1, 3) else []
+        if isinstance(self.plan, SimtPlan | TensorPlan) and self.plan.warps_m:
+            words.append(f"w{self.plan.warps_m}x{self.plan.warps_n}")
         words += [word for word, on in {"half-tail": self.tail == "half", "alt-k": self.k_alternates}.items() if on]
         words += [f"split{self.split}"] if self.split > 1 else []
         return " ".join([*words, *(["swap-AB"] if self.swap_ab else [])])
+
+    def _repr_html_(self) -> str:
+        from tilewright.report.plan_html import candidate_html  # not for who plans without a notebook
+
+        return candidate_html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the names of the fields, and the ``label``."""
@@ -141,7 +154,7 @@ _READERS: dict[str, Reader] = {
     "wave_efficiency": real,
     "split": whole,
     "swap_ab": flag,
-    "plan": optional(lambda value: Plan.from_dict(value)),
+    "plan": optional(Plan.from_dict),
     "terms_us": reals,
     "predicted_us": optional(
         record("predicted_us", Predicted, dict.fromkeys(("burst", "sustained", "low", "high"), real))

@@ -1,4 +1,4 @@
-"""What is exact of a candidate: bytes, intensities, waves; the same arithmetic for one that is a choice and one that is not."""
+"""What is exact of a candidate, be it a choice or rejected: bytes, intensity, waves."""
 
 from __future__ import annotations
 

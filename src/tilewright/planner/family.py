@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.plan_base import Plan
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Clock
@@ -30,8 +31,8 @@ class Offer:
 
     ``make(index, terms_us, predicted)`` makes a candidate; the times have an entry for each. ``ties`` are rows of
     integers, one for each candidate: of candidates of the same time the one with the smallest row ranks first.
-    ``useful`` is the share of a candidate's places, waves and tile elements with work of the problem. ``spread`` are the
-    factors on a predicted time between which 8 of 10 measured ones lie.
+    ``useful`` is the share of a candidate's places, waves and tile elements with work of the problem. ``spread`` are
+    the factors on a predicted time between which 8 of 10 measured ones lie.
     """
 
     sustained: Times
@@ -56,9 +57,12 @@ class Offer:
 
 
 class Family(ABC):
-    """One kind of kernel. ``name`` is what a candidate's ``family`` says."""
+    """One kind of kernel. ``name`` is what a candidate's ``family`` says, ``rungs`` whose plans it can price."""
 
     name: str
+    rungs: Collection[int]
+    residuals: tuple[str, ...] = ()
+    """Parts of its model that a calibration may have a fitted factor for (``Calibration.residual``), at most three."""
 
     @abstractmethod
     def refusal(self, problem: Problem) -> str | None:
@@ -67,6 +71,10 @@ class Family(ABC):
     @abstractmethod
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """Its candidates for a problem that it does not refuse, C having elements."""
+
+    @abstractmethod
+    def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
+        """An offer of one plan of its ``rungs``, as it is, for a problem with elements in C that it can compute."""
 
     @abstractmethod
     def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
@@ -87,6 +95,15 @@ def families() -> tuple[Family, ...]:
     """All that are known, by name: the order in which they were registered decides nothing."""
     _load()
     return tuple(_FAMILIES[name] for name in sorted(_FAMILIES))
+
+
+def priced(plan: Plan, problem: Problem, machine: Machine, clock: Clock = "sustained") -> Candidate:
+    """A plan that somebody brings, with its predicted time. Raises ``UsageError`` where no family has its rung."""
+    for family in families():
+        if plan.rung in family.rungs:
+            return family.priced(plan, problem, machine).candidate(0, clock)
+    known = sorted(rung for family in families() for rung in family.rungs)
+    raise UsageError(f"rung {plan.rung} has no model; rungs {', '.join(map(str, known))} have one")
 
 
 @cache

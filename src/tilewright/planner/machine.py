@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.gpu import GpuSpec, clusters_that_fit
 from tilewright.planner.calibration import Calibration
-from tilewright.planner.raster import Floats
+from tilewright.planner.raster import Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Machine:
         peak = max(rate for _, rate in curve)
         return max(working_set for working_set, rate in curve if rate >= 0.95 * peak)
 
-    def l2_seconds(self, own_bytes: Floats, shared_bytes: Floats, active: Floats) -> Floats:
-        """In what time each of ``active`` SMs receives from L2 what it loads alone, and what its cluster loads together.
+    def l2_seconds(self, own_bytes: Floats, shared_bytes: Floats, active: Ints) -> Floats:
+        """In what time each of ``active`` SMs receives from L2 what it loads alone and what its cluster shares.
 
         The rates were measured in clocks at the boost clock. They are taken as bytes a second: at 1.3 GHz, under the
         power limit, kernels have been seen to be fed more bytes a clock than L2 gives at 1.98 GHz. Fewer SMs share what

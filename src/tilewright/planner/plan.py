@@ -104,7 +104,7 @@ def _planned(
                 refused.append(family.refused(problem, machine, reason))
     common = {
         "problem": problem,
-        "gpu": machine.gpu.key or machine.gpu.name,
+        "gpu": machine.gpu.name if machine.gpu.key is None else machine.gpu.key,
         "assumed_gpu": assumed,
         "sms": machine.sms,
         "clock": clock,
@@ -113,12 +113,14 @@ def _planned(
     rejected = chained([*(offer.rejected for offer in offers), refused])
     if not offers:
         mhz = machine.calibration.burst_clock_mhz
-        return Planning(**common, clock_mhz=mhz, regime="latency", ranked=(), rejected=rejected)  # type: ignore[arg-type]
+        common |= {"clock_mhz": mhz, "other_clock_mhz": mhz, "regime": "latency"}
+        return Planning(**common, ranked=(), rejected=rejected)  # type: ignore[arg-type]
     rows = ranking(offers, clock)
     best, index = offers[rows[0, 0]], int(rows[0, 1])
     return Planning(
         **common,  # type: ignore[arg-type]
         clock_mhz=float(best.times(clock).mhz[index]),
+        other_clock_mhz=float(best.times("burst" if clock == "sustained" else "sustained").mhz[index]),
         regime=regime(best, index, clock),
         ranked=ranked(offers, rows, clock),
         rejected=rejected,
@@ -136,11 +138,11 @@ def machine_of(gpu: GpuSpec | str | None, sms: int | None, calibration: Calibrat
     if calibration is None:
         if spec.key is None:
             raise UsageError(
-                f"GPU {spec.name!r} has no calibration; {', '.join(known_gpus())} have one, and calibration takes another"
+                f"GPU {spec.name!r} has no calibration; {', '.join(known_gpus())} have one, calibration takes another"
             )
         calibration = shipped(spec.key)
     most = spec.sm_count if sms is None else sms
-    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= spec.sm_count:
+    if type(most) is not int or not 1 <= most <= spec.sm_count:
         raise UsageError(f"sms is {sms!r}; {spec.name} has 1 to {spec.sm_count}")
     return Machine(spec, calibration, most), assumed
 

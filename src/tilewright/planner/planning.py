@@ -21,8 +21,10 @@ class Planning:
     """The answer to one question.
 
     ``gpu`` is a key or name; ``assumed_gpu`` says that nobody named it and none is present. ``sms`` are those that the
-    kernel may use. ``clock`` is the state whose times rank, ``clock_mhz`` that of the pick in it. ``ranked`` are the
-    candidates by predicted time, ``rejected`` those that are no choice, each with its reason; both compare as tuples do.
+    kernel may use. ``clock`` is the state whose times rank, ``clock_mhz`` that of the pick in it, ``other_clock_mhz``
+    that in the other. ``ranked`` are the
+    candidates by predicted time, ``rejected`` those that are no choice, each with its reason;
+    both compare as tuples do.
     """
 
     problem: Problem
@@ -31,10 +33,16 @@ class Planning:
     sms: int
     clock: Clock
     clock_mhz: float
+    other_clock_mhz: float
     regime: Regime
     calibration: str
     ranked: Sequence[Candidate]
     rejected: Sequence[Candidate]
+
+    @property
+    def other_clock(self) -> Clock:
+        """The state of the clock that does not rank."""
+        return "burst" if self.clock == "sustained" else "sustained"
 
     @property
     def pick(self) -> Candidate:
@@ -42,6 +50,12 @@ class Planning:
         if not self.ranked:
             raise UsageError(f"{self.problem}: C has no elements, so there is nothing to launch and nothing to pick")
         return self.ranked[0]
+
+    def _repr_html_(self) -> str:
+        from tilewright.planner.reasons import reasons  # not for who plans without a notebook
+        from tilewright.report.plan_html import planning_html
+
+        return planning_html(self, reasons=reasons(self))
 
     def to_dict(self, top: int | None = None, *, all: bool = False) -> dict[str, Any]:
         """JSON-ready values; the ``top`` of the ranked candidates, with ``all`` the rejected ones after them.
@@ -81,6 +95,7 @@ _READERS: dict[str, Reader] = {
     "sms": whole,
     "clock": choice(*get_args(Clock)),
     "clock_mhz": real,
+    "other_clock_mhz": real,
     "regime": choice(*get_args(Regime)),
     "calibration": text,
 }

@@ -36,8 +36,8 @@ def ranked(offers: Sequence[Offer], rows: Ints, clock: Clock) -> Sequence[Candid
     """The candidates in that order, each made when it is looked at."""
 
     def make(position: int) -> Candidate:
-        number, index = rows[position]
-        return offers[number].candidate(int(index), clock)
+        number, index = int(rows[position, 0]), int(rows[position, 1])
+        return offers[number].candidate(index, clock)
 
     return LazySequence(len(rows), make)
 

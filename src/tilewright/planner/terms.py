@@ -2,9 +2,9 @@
 
     time = launch + first load + sum over waves of max(tensor, shared port, L2, HBM, issue) + exposed epilogue
 
-Of one SM, in clocks, are what its tensor cores or CUDA cores multiply, what its shared-memory port carries, and what its
-threads must issue; of the whole GPU, in seconds, what L2 and HBM deliver, which do not follow the SMs' clock. What a wave
-reads of A and B is that of the real order of tiles (``raster``); what of it L2 still holds is the assumption of
+Of one SM, in clocks, are what its tensor cores or CUDA cores multiply, what its shared-memory port carries, and what
+its threads must issue; of the whole GPU, in seconds, what L2 and HBM deliver, which do not follow the SMs' clock. What
+a wave reads of A and B is that of the real order of tiles (``raster``); what of it L2 still holds is the assumption of
 ``_hbm_bytes``.
 """
 
@@ -22,18 +22,18 @@ from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read
 from tilewright.problem import Problem
 
 TERMS = ("launch", "first_load", "tensor", "shared_port", "l2", "hbm", "issue", "main_loop", "epilogue")
-MOST_WAVES = 24  # of more, as many are computed, evenly spread, and stand for the rest; the last always is
+MOST_WAVES = 16  # of more, as many are computed, evenly spread, and stand for the rest; the last always is
 
 
 @dataclass(frozen=True)
 class Work:
     """What candidates do for one problem: arrays with an entry each. Clocks and bytes are of one block and one tile.
 
-    ``places`` cluster tiles run at the same time. ``ring_clk`` is the least in which the loads of a tile can follow each
-    other, by their latency and the stages there are. ``own_bytes`` a block loads from L2 by itself, ``shared_bytes`` it
-    receives of what its cluster loads together, ``l2_bytes`` leave L2 for it. ``hidden``: another tile is multiplied
-    during the epilogue. ``flop`` counts what is executed, padding included, ``pj_per_flop`` what one costs; the SMs run
-    at most at ``most_hz``.
+    ``places`` cluster tiles run at the same time. ``ring_clk`` is the least in which the loads of a tile can follow
+    each other, by their latency and the stages there are. ``own_bytes`` a block loads from L2 by itself,
+    ``shared_bytes`` it receives of what its cluster loads together, ``l2_bytes`` leave L2 for it; ``half_share`` is the
+    part of them that half a tile needs. ``hidden``: another tile is multiplied during the epilogue. ``flop`` counts
+    what is executed, padding included, ``pj_per_flop`` what one costs; the SMs run at most at ``most_hz``.
     """
 
     order: Order
@@ -76,6 +76,13 @@ class Work:
     def cut(self) -> Bools:
         """Whether the tiles of the last wave are cut in two: where ``half_tail`` finds it at most half full."""
         return self.half_tail & (2 * self.last <= self.places)
+
+
+def useful_share(work: Work, problem: Problem) -> Floats:
+    """The share of a candidate's places, waves and elements of tiles that has work of the problem."""
+    waves = work.waves - np.where(work.cut, 0.5, 0.0)
+    share: Floats = problem.m * problem.n / (waves * work.places * (work.order.rows * work.order.cols))
+    return share
 
 
 @dataclass(frozen=True)
@@ -141,6 +148,7 @@ class Estimate:
         sm = w.flop * blocks * w.pj_per_flop + self.l2_total_bytes * c.energy_pj_per_l2_byte
         self._energy = Energy(sm * 1e-12, self.hbm_total_bytes * c.energy_pj_per_hbm_byte * 1e-12)
         self._busy = np.maximum(np.maximum(w.tensor_clk, w.port_clk), np.maximum(w.issue_clk, w.ring_clk))
+        self._covered = w.hidden[waves.of] & ~waves.final  # epilogues under another tile's main loop
         self._supply_s = np.maximum(self._l2_s, self._hbm_s)
 
     def sustained(self) -> Times:
@@ -170,7 +178,7 @@ class Estimate:
         """
         w, of = self._work, self._waves.of
         each = (w.epilogue_clk / hertz)[of] * self._part
-        shown = np.where(w.hidden[of], np.where(self._waves.final, each, np.maximum(0.0, each - slots) / 2), each)
+        shown = np.where(self._covered, np.maximum(0.0, each - slots) / 2, each)
         return self._waves.total(shown)
 
     def at(self, hertz: Floats) -> Times:
@@ -234,15 +242,17 @@ def _hbm_bytes(work: Work, waves: _Waves, problem: Problem, machine: Machine) ->
     far = max(0.0, min(1.0, 2 - operands / keeps))
     fresh = needed - common
     once = np.minimum(1.0, operands / np.maximum(waves.total(fresh), 1))[of]
-    return fresh * (once + (1 - once) * (1 - far)) + common * (1 - near)
+    read: Floats = fresh * (once + (1 - once) * (1 - far)) + common * (1 - near)
+    scaled: Floats = read * np.maximum(1.0, operands / np.maximum(waves.total(read), 1))[of]
+    return scaled
 
 
 def least_bytes_raster(order: Order, places: Ints) -> Order:
     """The order with the super-rows that read the fewest bytes in the waves of the whole grid.
 
     A patch of ``places`` tiles reads least when it is square in elements of C, so that a super-row has about
-    sqrt(places x cols / rows) tiles. Super-rows are made equally wide, one more or one fewer of them than that asks for,
-    along M or along N. Of the same bytes the first in this order wins: along M, then the wider.
+    sqrt(places x cols / rows) tiles. Super-rows are made equally wide, as many as that asks for or one more, along M or
+    along N. Of the same bytes the first in this order wins: along M, then the wider.
     """
     best: Order | None = None
     least: Floats | None = None

@@ -39,6 +39,11 @@ class Term:
         """How much more of it ``b`` has."""
         return self.b_us - self.a_us
 
+    @property
+    def source(self) -> str:
+        """What makes it in both, in one text."""
+        return self.a_from if self.a_from == self.b_from else f"A: {self.a_from}; B: {self.b_from}"
+
 
 @dataclass(frozen=True)
 class Why:
@@ -72,6 +77,11 @@ class Why:
         for gain, term in sorted(changes, key=lambda change: -abs(change[0])):
             if abs(gain) >= max(_NOTHING_US, abs(self.difference_us) / 100):
                 yield f"{words(term.name)} {-gain:+,.2f} us"
+
+    def _repr_html_(self) -> str:
+        from tilewright.report.plan_html import why_html
+
+        return why_html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values under the names of the fields, the sentence and the difference."""
@@ -163,8 +173,12 @@ def _adding(candidate: Candidate) -> list[float]:
 
 
 def _term(name: str, a: Candidate, b: Candidate) -> Term:
-    source = _SOURCES.get(name, lambda candidate: candidate.family)
+    source = _SOURCES.get(name, _family)
     return Term(name, a.terms_us.get(name, 0.0), b.terms_us.get(name, 0.0), name not in INSIDE, source(a), source(b))
+
+
+def _family(candidate: Candidate) -> str:
+    return candidate.family
 
 
 def _binds(candidate: Candidate) -> str:

@@ -56,6 +56,19 @@ class TileMap:
         return np.multiply.outer(down, across)
 
 
+def tiles_of(candidate: Candidate, problem: Problem, sms: int, *, most: tuple[int, int]) -> TileMap:
+    """The tiles of a candidate over the places that its plan's grid has on so many SMs."""
+    return tile_map(candidate, problem, places(candidate, sms), most=most)
+
+
+def places(candidate: Candidate, sms: int) -> int:
+    """Blocks that compute tiles at the same time: of a persistent grid all, else as many as give its waves."""
+    blocks = getattr(candidate.plan, "blocks", 0)
+    if blocks or not candidate.waves or not candidate.wave_efficiency:
+        return int(blocks or sms)
+    return max(1, round(candidate.tiles / (candidate.waves * candidate.wave_efficiency)))
+
+
 def tile_map(candidate: Candidate, problem: Problem, at_once: int, *, most: tuple[int, int]) -> TileMap:
     """The tiles of a candidate in the order of its raster, in at most ``most`` cells down and across.
 

@@ -53,9 +53,10 @@ def _heading(tiles: TileMap, label: str) -> Iterator[Text]:
     waves = "one wave" if tiles.waves == 1 else f"{tiles.waves:,} waves"
     yield Text.assemble(
         ("tiles of C", "bold"),
-        f": {tiles.down:,} down x {tiles.across:,} across = {tiles.tiles:,}, {tiles.at_once:,} at a time: {waves}",
+        f": {tiles.down:,} down x {tiles.across:,} across = {tiles.tiles:,}",
     )
     yield Text(f"{' ' * MARGIN}{label}", "dim")
+    yield Text(f"{' ' * MARGIN}{tiles.at_once:,} at a time: {waves}", "dim")
     per_sign = _per_sign(tiles)
     last = SIGNS[(tiles.waves - 1) // per_sign]
     scale = (
@@ -71,25 +72,31 @@ def _heading(tiles: TileMap, label: str) -> Iterator[Text]:
 
 def _occupancy(tiles: TileMap, width: int) -> Iterator[Text]:
     """A bar for the full waves and one for the last."""
-    room = max(8, width - 44)
-    full = tiles.waves - (tiles.busy < tiles.at_once)
+    names = max(10, len(f"waves 1-{tiles.waves:,}")) + 1
+    says = max(len(_busy(busy, tiles)) for busy in (tiles.busy, tiles.at_once))
+    room = max(8, width - MARGIN - names - says)
+    full = tiles.waves if tiles.busy == tiles.at_once and not tiles.cut else tiles.waves - 1
     if full:
         name = "wave 1" if full == 1 else f"waves 1-{full:,}"
-        yield _wave_bar(name, tiles.at_once, tiles.at_once, room, "")
+        yield _wave_bar(f"{name:<{names}}", tiles.at_once, tiles, room)
     if full < tiles.waves:
-        also = ", cut in halves" if tiles.cut else ""
-        yield _wave_bar(f"wave {tiles.waves:,}", tiles.busy, tiles.at_once, room, also)
+        name = f"wave {tiles.waves:,}"
+        yield _wave_bar(f"{name:<{names}}", tiles.busy, tiles, room)
 
 
-def _wave_bar(name: str, busy: int, at_once: int, room: int, also: str) -> Text:
-    eighths = round(8 * room * busy / at_once)
+def _busy(busy: int, tiles: TileMap) -> str:
+    idle = f"{tiles.at_once - busy:,} idle" if busy < tiles.at_once else "all busy"
+    return f" {busy:,} of {tiles.at_once:,}: {idle}{', cut in halves' if tiles.cut and busy == tiles.busy else ''}"
+
+
+def _wave_bar(name: str, busy: int, tiles: TileMap, room: int) -> Text:
+    eighths = round(8 * room * busy / tiles.at_once)
     bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-    idle = f"{at_once - busy:,} idle" if busy < at_once else "all busy"
     return Text.assemble(
-        f"{' ' * MARGIN}{name:<11}",
+        f"{' ' * MARGIN}{name}",
         (bar, hexadecimal(PARTS[0])),
         (_FREE * (room - len(bar)), "dim"),
-        f" {busy:,} of {at_once:,}: {idle}{also}",
+        _busy(busy, tiles),
     )
 
 

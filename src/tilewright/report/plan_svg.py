@@ -19,7 +19,7 @@ MOST_CELLS = (64, 96)  # down and across
 LEFT, TOP = 46, 34
 QUIET = "rgba(128,128,128,0.28)"
 _MOST_HEIGHT = 300
-_NUMBERED = 40  # waves that get their number written into the grid
+_NUMBERED = 700  # of the picture that a wave must cover to get its number written into it
 _SEPARATE = 48  # waves that are drawn one by one
 
 
@@ -66,9 +66,9 @@ def _wave(
     element = drawing.add(
         "path", d=path, fill=hexadecimal(colour), data_wave=wave + 1, data_tiles=count, data_cells=len(places)
     )
-    drawing.add("title", f"wave {wave + 1}: {count:,} tiles{' here' if tiles.scaled else ''}", parent=element)
-    if tiles.waves <= _NUMBERED and width >= 1.4 * LETTER * len(str(wave + 1)) / 2 + 4 and height >= 10:
-        row, column = places[len(places) // 2]
+    drawing.add("title", f"wave {wave + 1}: {count:,} tiles{' here' if tiles.scaled else ''}", element)
+    if len(places) * width * height >= _NUMBERED:
+        row, column = _middle(places)
         drawing.say(
             LEFT + (column + 0.5) * width,
             TOP + (row + 0.5) * height + FONT / 3,
@@ -76,6 +76,12 @@ def _wave(
             anchor="middle",
             style=f"fill:{hexadecimal(ink_on(colour))};pointer-events:none",
         )
+
+
+def _middle(places: np.ndarray) -> np.ndarray:
+    """The place nearest to the middle of them all: one of them, whatever their shape."""
+    found: np.ndarray = places[np.argmin(np.abs(places - places.mean(axis=0)).sum(axis=1))]
+    return found
 
 
 def waves_svg(tiles: TileMap) -> str:

@@ -15,43 +15,51 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.planner.candidate import Candidate
+from tilewright.planner.judgement import Finding, Judgement
 from tilewright.planner.planning import Planning
 from tilewright.planner.why import Why, time_us, words
 from tilewright.report.plan_words import (
     REGIMES,
     asked,
     basis,
-    facts,
+    by_reason,
+    explained,
+    gain,
     gigabytes,
+    mark,
     microseconds,
     nothing,
     predicted,
     tflops,
     time_goes,
+    verdict,
 )
 from tilewright.report.table import WIDE, number
 
 INDENT = 2
 
 
-def pick_text(planning: Planning, reasons: Iterable[tuple[str, str]] = ()) -> RenderableType:
-    """The answer in words: what was asked, what to take, its time, what limits it, and ``reasons`` by name.
+def pick_text(planning: Planning, reasons: Sequence[Finding] = ()) -> RenderableType:
+    """The answer in words: what was asked, what to take, its time, what limits it, and its ``reasons``.
 
     The first line says whose GPU it is, and whether that was assumed.
     """
-    lines: list[RenderableType] = [Text(asked(planning), "bold")]
     if not planning.ranked:
-        return Group(*lines, Text(nothing(planning.problem)))
+        return Group(Text(asked(planning), "bold"), Text(nothing(planning.problem)))
     pick = planning.pick
-    lines += [
-        Text(basis(planning), "dim"),
+    return Group(
+        heading(planning),
         Text.assemble("take ", (pick.label, "bold green"), f" ({pick.family})"),
         _set_in(predicted(planning)),
         _set_in(REGIMES[planning.regime]),
-        _set_in(f"{time_goes(pick)}"),
-        named([*facts(pick), *reasons]),
-    ]
-    return Group(*lines)
+        _set_in(time_goes(pick)),
+        named(explained(pick, reasons)),
+    )
+
+
+def heading(planning: Planning) -> RenderableType:
+    """What was asked of which GPU, and what the times rest on."""
+    return Group(Text(asked(planning), "bold"), Text(basis(planning), "dim"))
 
 
 def named(rows: Iterable[tuple[str, str]]) -> RenderableType:
@@ -61,7 +69,7 @@ def named(rows: Iterable[tuple[str, str]]) -> RenderableType:
     table.add_column()
     for name, says in rows:
         table.add_row(name, Text(says))
-    return Padding(table, (0, 0, 0, INDENT), expand=False)
+    return Padding(table, (0, 0, 0, INDENT))
 
 
 def _set_in(text: str) -> RenderableType:
@@ -113,16 +121,49 @@ def _cell(above: str, below: str) -> Text:
 
 def rejected_list(rejected: Sequence[Candidate]) -> Iterator[RenderableType]:
     """Each rejected candidate with its reason; those that share a reason stand together."""
-    reasons: dict[str, list[Candidate]] = {}
-    for each in rejected:
-        reasons.setdefault(str(each.rejected), []).append(each)
     yield Text(f"{len(rejected):,} rejected", "bold")
-    for reason, those in reasons.items():
+    for reason, labels in by_reason(rejected):
         yield _set_in(reason)
-        yield Padding(Text(", ".join(each.label for each in those), "dim"), (0, 0, 0, 2 * INDENT), expand=False)
+        yield Padding(Text(", ".join(labels), "dim"), (0, 0, 0, 2 * INDENT), expand=False)
 
 
-def why_table(found: Why, width: int) -> RenderableType:
+def judgement_text(judgement: Judgement) -> Iterator[RenderableType]:
+    """What is said of a tile: whether it fits, every limit, the mistakes it shows, and what would be better."""
+    yield Text(asked(judgement), "bold")
+    yield Text(basis(judgement), "dim")
+    fits = "bold green" if judgement.fits else "bold red"
+    yield Text.assemble((judgement.label, "bold"), " ", (verdict(judgement), fits))
+    limits = Table.grid(padding=(0, 2, 0, 0))
+    limits.add_column(no_wrap=True)
+    limits.add_column(style="dim", max_width=16)
+    limits.add_column()
+    for finding in judgement.findings:
+        word = mark(finding)
+        limits.add_row(Text(word, _MARKS[word]), finding.name, Text(finding.sentence))
+    yield Padding(limits, (0, 0, 0, INDENT))
+    for mistake in judgement.mistakes:
+        yield Text.assemble(("mistake: ", "bold red"), (mistake.name, "bold"))
+        yield _set_in(mistake.sentence)
+        yield _set_in(f"instead: {mistake.instead}")
+    if judgement.better:
+        yield Text("better" if judgement.candidate else "what fits", "bold")
+        yield _better_table(judgement)
+
+
+_MARKS = {"ok": "green", "NO": "bold red", "slow": "yellow", "-": "dim"}
+
+
+def _better_table(judgement: Judgement) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for justify in ("left", "left", "right", "right"):
+        table.add_column(justify=justify, no_wrap=justify == "right")
+    for each in judgement.better:
+        us = f"{microseconds(time_us(each, judgement.clock))} us"
+        table.add_row(each.label, f"{each.family}, {each.raster}", us, gain(judgement, each))
+    return Padding(table, (0, 0, 0, INDENT))
+
+
+def why_table(found: Why) -> RenderableType:
     """Two candidates term by term: what adds up, the parts of the main loop set in, and where each comes from."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("us", no_wrap=True)
@@ -130,18 +171,17 @@ def why_table(found: Why, width: int) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("from")
     for term in found.terms:
-        source = term.a_from if term.a_from == term.b_from else f"A: {term.a_from}; B: {term.b_from}"
         table.add_row(
             words(term.name) if term.adds else f"  {words(term.name)}",
-            microseconds(term.a_us),
-            microseconds(term.b_us),
+            f"{term.a_us:,.2f}",
+            f"{term.b_us:,.2f}",
             f"{term.difference_us:+,.2f}",
-            Text(source),
+            Text(term.source.replace("; B: ", "\nB: ")),
             style="" if term.adds else "dim",
         )
     a, b = (time_us(each, found.clock) for each in (found.a, found.b))
     table.add_section()
-    table.add_row(f"{found.clock}", microseconds(a), microseconds(b), f"{found.difference_us:+,.2f}", "", style="bold")
+    table.add_row(found.clock, f"{a:,.2f}", f"{b:,.2f}", f"{found.difference_us:+,.2f}", "", style="bold")
     heads = [Text.assemble((f"{name}  ", "bold"), each.label) for name, each in (("A", found.a), ("B", found.b))]
     note = "set in: what the main loop is, wave by wave, the largest of"
     return Group(*heads, Text(str(found)), Text(), table, Text(note, "dim italic"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
 from tilewright.planner.candidate import Candidate
+from tilewright.planner.judgement import Finding, Judgement
 from tilewright.planner.planning import Clock, Planning, Regime
 from tilewright.planner.why import INSIDE, time_us, words
 from tilewright.problem import Problem
@@ -31,16 +32,16 @@ def gpu_name(key: str) -> str:
         return key
 
 
-def asked(planning: Planning) -> str:
-    """The question in a line: problem, GPU and whether it was assumed, SMs.
+def asked(planning: Planning | Judgement) -> str:
+    """The question in a line: the GPU and whether it was assumed, its SMs, the problem.
 
-    ``4096x4096x4096 bf16 on H200 SXM (assumed: no GPU here, none named), 132 SMs``.
+    ``H200 SXM (assumed: no GPU here, none named), 132 SMs: 4096x4096x4096 bf16``.
     """
     assumed = f" ({ASSUMED})" if planning.assumed_gpu else ""
-    return f"{planning.problem} on {gpu_name(planning.gpu)}{assumed}, {planning.sms} SMs"
+    return f"{gpu_name(planning.gpu)}{assumed}, {planning.sms} SMs: {planning.problem}"
 
 
-def basis(planning: Planning) -> str:
+def basis(planning: Planning | Judgement) -> str:
     """What the times rest on: the constants and the state of the clock."""
     state = {"sustained": "under sustained load", "burst": "in a short burst on a cool card"}[planning.clock]
     return f"times {state}, predicted from constants: {planning.calibration}"
@@ -49,6 +50,30 @@ def basis(planning: Planning) -> str:
 def nothing(problem: Problem) -> str:
     """What there is to say of a problem whose C has no elements."""
     return f"C is {problem.m} x {problem.n}: it has no elements, so there is nothing to launch"
+
+
+def verdict(judgement: Judgement) -> str:
+    """Whether a tile fits, and its time where it has a kernel."""
+    if not judgement.fits:
+        return "does not fit"
+    candidate = judgement.candidate
+    if candidate is None or candidate.predicted_us is None:
+        return "fits"
+    us, speed = time_us(candidate, judgement.clock), tflops(candidate, judgement.problem, judgement.clock)
+    return f"fits: {microseconds(us)} us {judgement.clock}, {number(speed, 4)} TFLOPS"
+
+
+def mark(finding: Finding) -> str:
+    """A finding in a word: a limit kept, one that no kernel breaks, one that costs speed, or a figure alone."""
+    if finding.ok is None:
+        return "-"
+    return "ok" if finding.ok else "NO" if finding.hard else "slow"
+
+
+def gain(judgement: Judgement, other: Candidate) -> str:
+    """How much faster another candidate is predicted to be; empty where the tile has no kernel."""
+    factor = judgement.gain(other)
+    return "" if factor is None else f"{factor:.3f}x"
 
 
 def tflops(candidate: Candidate, problem: Problem, clock: Clock) -> float | None:
@@ -74,8 +99,8 @@ def predicted(planning: Planning) -> str:
         f"{microseconds(time_us(pick, planning.clock))} us {planning.clock} at {planning.clock_mhz / 1e3:.2f} GHz "
         f"(8 times in 10 between {microseconds(times.low)} and {microseconds(times.high)})"
     )
-    other: Clock = "burst" if planning.clock == "sustained" else "sustained"
-    at = f"{microseconds(time_us(pick, other))} us {other}"
+    other = f"{microseconds(time_us(pick, planning.other_clock))} us {planning.other_clock}"
+    at = f"{other} at {planning.other_clock_mhz / 1e3:.2f} GHz"
     return f"{first}, {number(speed, 4)} TFLOPS; {at}"
 
 
@@ -111,10 +136,28 @@ def facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
     yield "registers", f"{candidate.accumulator_registers_per_thread} accumulators a thread{threads}"
 
 
+def explained(candidate: Candidate, reasons: Sequence[Finding]) -> list[tuple[str, str]]:
+    """What is exact about a candidate and the ``reasons`` for it, by name; a reason stands for the fact of its name."""
+    said = [(reason.name, reason.sentence) for reason in reasons]
+    names = {_COVERS.get(reason.name, reason.name) for reason in reasons}
+    return [*said, *(fact for fact in facts(candidate) if fact[0] not in names)]
+
+
+_COVERS = {"operand traffic": "operands", "accumulators": "registers"}
+
+
 def _traffic(candidate: Candidate) -> str:
     alone, shared = candidate.operand_traffic_bytes, candidate.operand_traffic_bytes_multicast
     saved = f", {gigabytes(shared)} with multicast" if shared < alone else ""
     return f"{gigabytes(alone)} of A and B read by tiles{saved}"
+
+
+def by_reason(rejected: Iterable[Candidate]) -> list[tuple[str, list[str]]]:
+    """The labels of rejected candidates under each reason, in the order in which the reasons come."""
+    reasons: dict[str, list[str]] = {}
+    for each in rejected:
+        reasons.setdefault(str(each.rejected), []).append(each.label)
+    return list(reasons.items())
 
 
 def gigabytes(count: int) -> str:

@@ -29,7 +29,7 @@ class Drawing:
         )
 
     def add(
-        self, tag: str, text: str | None = None, *, parent: ET.Element | None = None, **attributes: object
+        self, tag: str, text: str | None = None, parent: ET.Element | None = None, /, **attributes: object
     ) -> ET.Element:
         """A new element: ``stroke_width=1`` becomes ``stroke-width="1"``."""
         values = {name.rstrip("_").replace("_", "-"): _plain(value) for name, value in attributes.items()}
@@ -49,7 +49,7 @@ class Drawing:
         colour = fill if isinstance(fill, str) else hexadecimal(fill)
         element = self.add("rect", x=x, y=y, width=width, height=height, fill=colour, **more)
         if title:
-            self.add("title", title, parent=element)
+            self.add("title", title, element)
         self.height = max(self.height, y + height)
 
     def __str__(self) -> str:

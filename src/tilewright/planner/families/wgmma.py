@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from tilewright import derive_tensor
+from tilewright.derive_tensor import COPY_BYTES
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
+from tilewright.plan_base import Plan
 from tilewright.plan_space import CLUSTER_SHAPES, MOST_STAGES, TEAMS, TILES
-from tilewright.plan_tensor import LAST, LONGEST_BOX, SHARED_LIMIT, SWIZZLE_ROW, TensorPlan
+from tilewright.plan_tensor import FIRST, LAST, LONGEST_BOX, SHARED_LIMIT, SWIZZLE_ROW, TMA, TensorPlan
 from tilewright.planner.calibration import Calibration
 from tilewright.planner.candidate import Candidate, Predicted, Raster
 from tilewright.planner.facts import Shape, candidate
 from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
-from tilewright.planner.raster import Floats, Ints, Order, lines_read
-from tilewright.planner.terms import Estimate, Work, least_bytes_raster
+from tilewright.planner.one_tile import one_tile_work
+from tilewright.planner.persistent import (
+    ISSUE_CLK,
+    STORE_BYTES_PER_CLK,
+    columns,
+    k_should_alternate,
+    persistent_work,
+)
+from tilewright.planner.raster import Floats, Ints, Order
+from tilewright.planner.terms import Estimate, Work, least_bytes_raster, useful_share
 from tilewright.problem import Layout, Problem
 
-# What the kernel itself costs an SM, in clocks, from its cycle counters on an H200 (a 128x256 tile: about 1,700 before
-# its first K block; an epilogue of 1,764 with two slabs a consumer and of 1,373 with four).
-PROLOGUE_CLK = 200  # before the first load is issued
-EPILOGUE_CLK = 190  # from the last wgmma to the first slab, and from the last slab to the next wgmma
-SLAB_CLK = 40  # two barriers and a fence for each slab
-SLAB_WAIT_CLK = 195  # for a slab that is stored again before its store has been read
-ISSUE_CLK = 110  # of a K block: a wait, the loads, and the wgmmas of a stage
 # Loads of so many clocks under way hide the latency of HBM twice; stages beyond that may go to the epilogue.
 COVER_CLK = 2000
+MOST_SLABS = 8  # of a consumer
 SPREAD = (0.93, 1.10)
 
-Kind = tuple[int, int, tuple[int, bool, int, int], tuple[int, int], bool]
+Team = tuple[int, bool, int, int]
+Kind = tuple[int, int, Team, tuple[int, int], bool]
 KINDS: tuple[Kind, ...] = tuple(
     (bm, bn, team, cluster, half)
     for (bm, bn), team, cluster, half in product(TILES, TEAMS, CLUSTER_SHAPES, (False, True))
@@ -77,11 +83,11 @@ def buffers(plan: TensorPlan, wgmma_clk: float | None = None) -> _Buffers:
     two = [each for each in options if each[2] == 2]
     wide = [each for each in two if each[1]]
     stages, _, slabs, columns = max(wide or two or options)
-    whole = team_blocks * (plan.bn // columns)
+    whole = min(team_blocks * (plan.bn // columns), MOST_SLABS)
     fewer = min(fit(columns, whole), stages)
     if plan.cluster == 1 and fewer == stages - 1 and (fewer - 1) * step_clk >= COVER_CLK:
         stages = fewer
-    slabs = max(slabs, min(whole, (SHARED_LIMIT - stages * stage) // slab_bytes(columns), MOST_STAGES))
+    slabs = max(slabs, min(whole, (SHARED_LIMIT - stages * stage) // slab_bytes(columns)))
     return _Buffers(stages, fit(columns, slabs), columns, slabs)
 
 
@@ -109,8 +115,11 @@ class _Table:
 
 @cache
 def table(dtype: DType, a: Layout, b: Layout) -> _Table:
-    """Every kind once. What ``TensorPlan`` refuses as a lone block it refuses in a cluster and with half tiles too,
-    unless it is the length of a TMA box, which those shorten."""
+    """Every kind once.
+
+    What ``TensorPlan`` refuses as a lone block it refuses in a cluster and with half tiles too, unless it is the length
+    of a TMA box, which those shorten.
+    """
     kinds, plans, refused = [], [], []
     hopeless: set[Any] = set()
     for kind in KINDS:
@@ -127,13 +136,13 @@ def table(dtype: DType, a: Layout, b: Layout) -> _Table:
             if lone and bm <= LONGEST_BOX:
                 hopeless.add((bm, bn, team))
     spent = tuple(buffers(plan) for plan in plans)
-    each = {
-        "bm": [p.bm for p in plans], "bn": [p.bn for p in plans], "cluster_m": [p.cluster_m for p in plans],
-        "cluster_n": [p.cluster_n for p in plans], "consumers": [p.consumers for p in plans],
-        "pingpong": [p.pingpong for p in plans], "half": [p.half_tail for p in plans],
-        "stages": [s.stages for s in spent], "columns": [s.columns for s in spent], "slabs": [s.slabs for s in spent],
-    }  # fmt: skip
-    arrays = {name: np.array(values, dtype=np.int64) for name, values in each.items()}
+    arrays = columns(plans)
+    for name, values in (
+        ("stages", [each.stages for each in spent]),
+        ("columns", [each.columns for each in spent]),
+        ("slabs", [each.slabs for each in spent]),
+    ):
+        arrays[name] = np.array(values, dtype=np.int64)
     return _Table(tuple(kinds), spent, tuple(plans), arrays, tuple(refused))
 
 
@@ -147,6 +156,7 @@ class Wgmma(Family):
     """Rung 11, every kind of ``plan_space`` with the rest by rule."""
 
     name = "wgmma"
+    rungs = range(FIRST + 1, LAST + 1)
 
     def refusal(self, problem: Problem) -> str | None:
         """TMA reads lines that start on 16-byte boundaries; TensorPlan knows the dtypes."""
@@ -173,6 +183,41 @@ class Wgmma(Family):
         kind: Kind = (128, 256, TEAMS[1], (1, 1), False)
         return _rejected(problem, kind, machine.sms, reason)
 
+    def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
+        """An offer of one plan, as it is: also those of rungs 6 to 10, which lead to the main kernel."""
+        assert isinstance(plan, TensorPlan)
+        t = columns([plan])
+        c = machine.calibration
+        wgmma_clk = np.array([c.wgmma_clocks(plan.bn)])
+        places = np.array([min(plan.blocks // plan.cluster, machine.places(plan.cluster))]) if plan.persistent else None
+        rows, cols = t["bm"] * t["cluster_m"], t["bn"] * t["cluster_n"]
+        if places is None:
+            work = _one_tile(problem, machine, plan, wgmma_clk)
+            places = work.places
+        else:
+            order = Order(problem.m, problem.n, rows, cols, np.array([plan.group]), np.array([plan.along_n]))
+            work = persistent_work(problem, machine, t, order, places, wgmma_clk, np.array([plan.alternate_k]))
+        estimate = Estimate(work, problem, machine)
+        stage, slabs = plan.tile_bytes + 16, plan.consumers * plan.epilogue_slabs * 128 * plan.epilogue_columns
+        team: Team = (plan.consumers, plan.pingpong, plan.producer_registers, plan.consumer_registers)
+        kind: Kind = (plan.bm, plan.bn, team, (plan.cluster_m, plan.cluster_n), plan.half_tail)
+        spent = _Buffers(plan.stages, (SHARED_LIMIT - slabs) // stage, plan.epilogue_columns, plan.epilogue_slabs)
+        shape = replace(_shape(kind, plan.dtype, spent, int(places[0])), shared_bytes=plan.shared_bytes)
+        if not plan.producer_registers:
+            shape = replace(shape, register_split=None)
+
+        def make(_index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
+            raster = Raster(plan.group, "n" if plan.along_n else "m")
+            return candidate(
+                problem, shape, raster=raster, k_alternates=plan.alternate_k, plan=plan, terms_us=terms,
+                predicted_us=predicted,
+            )  # fmt: skip
+
+        useful = useful_share(work, problem)
+        nothing: LazySequence[Candidate] = LazySequence(0, lambda _: make(0, {}, Predicted(0, 0, 0, 0)))
+        ties = np.zeros((1, 1), dtype=np.int64)
+        return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, nothing, SPREAD)
+
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """All legal kinds of the problem's dtype and layouts."""
         found = table(problem.dtype, problem.a_layout, problem.b_layout)
@@ -189,29 +234,28 @@ class Wgmma(Family):
         one = np.ones_like(rows)
         order = least_bytes_raster(Order(problem.m, problem.n, rows, cols, one, one < 0), places)
         wgmma = _wgmma_clk(problem.dtype, problem.a_layout, problem.b_layout, machine.calibration)[chosen]
-        work = _work(problem, machine, t, order, places, wgmma)
+        alternates = k_should_alternate(problem, machine, order, places)
+        work = persistent_work(problem, machine, t, order, places, wgmma, alternates)
         estimate = Estimate(work, problem, machine)
 
         def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
             at = int(chosen[index])
             kind, spent = found.kinds[at], found.buffers[at]
             group, along_n = int(order.group[index]), bool(order.along_n[index])
-            alternates = bool(work.k_alternates[index])
             plan = kind_plan(
                 kind, problem.dtype, problem.a_layout, problem.b_layout, int(places[index] * cluster[index]),
                 stages=spent.stages, epilogue_columns=spent.columns, epilogue_slabs=spent.slabs, group=group,
-                along_n=along_n, alternate_k=alternates, store_evict_first=_evicts(problem, machine),
+                along_n=along_n, alternate_k=bool(alternates[index]), store_evict_first=_evicts(problem, machine),
             )  # fmt: skip
             shape = _shape(kind, problem.dtype, spent, int(places[index]))
             return candidate(
-                problem, shape, raster=Raster(group, "n" if along_n else "m"), k_alternates=alternates, plan=plan,
-                terms_us=terms, predicted_us=predicted,
+                problem, shape, raster=Raster(group, "n" if along_n else "m"), k_alternates=bool(alternates[index]),
+                plan=plan, terms_us=terms, predicted_us=predicted,
             )  # fmt: skip
 
         traffic = problem.m * -(-problem.n // cols) + problem.n * -(-problem.m // rows)
         ties = np.stack([cluster, t["pingpong"], t["half"], traffic, t["bm"], t["bn"], t["consumers"], rows], axis=1)
-        waves = work.waves - np.where(work.cut, 0.5, 0.0)
-        useful = problem.m * problem.n / (waves * places * (rows * cols))
+        useful = useful_share(work, problem)
         small = [found.kinds[at] for at in np.flatnonzero(~fits).tolist()]
         unfit = [*found.refused, *small]
         rejected = LazySequence(len(unfit), lambda index: _rejected(problem, unfit[index], machine.sms, None))
@@ -223,52 +267,26 @@ def _evicts(problem: Problem, machine: Machine) -> bool:
     return problem.bytes_moved > machine.l2_keeps_bytes
 
 
-def _work(
-    problem: Problem, machine: Machine, t: dict[str, Ints], order: Order, places: Ints, wgmma_clk: Floats
-) -> Work:
-    c = machine.calibration
-    itemsize = problem.dtype.itemsize
-    k_blocks = max(1, -(-problem.k // SWIZZLE_ROW))
-    bm, bn, cluster_m, cluster_n = t["bm"], t["bn"], t["cluster_m"], t["cluster_n"]
-    row_blocks = bm / 64
-    a_bytes, b_bytes = bm * SWIZZLE_ROW * itemsize, bn * SWIZZLE_ROW * itemsize  # of a K block
-    # Of lines beyond A's and B's edge nothing is read.
-    a_read = a_bytes * (problem.m / (order.tiles_m * order.rows))
-    b_read = b_bytes * (problem.n / (order.tiles_n * order.cols))
-    own = np.where(cluster_n == 1, a_read, 0) + np.where(cluster_m == 1, b_read, 0)
+def _one_tile(problem: Problem, machine: Machine, plan: TensorPlan, wgmma_clk: Floats) -> Work:
+    """Rungs 6 to 8. In rung 6 the threads that multiply also copy, 16 bytes each."""
     port = machine.gpu.shared_bytes_per_clock
-    tensor = row_blocks * 4 * wgmma_clk
-    reads = row_blocks * 4 * (64 + bn) * 16 * itemsize / port
-    fills = (a_bytes + b_bytes) / port
-    pingpong = t["pingpong"] == 1
-    c_clk = 2 * bm * bn * itemsize / port  # C into the slabs and out of them
-    steps = row_blocks / np.where(pingpong, 1, t["consumers"]) * (bn / t["columns"])
-    waits = np.maximum(0, steps - t["slabs"])
-    step_clk = np.maximum(tensor, reads)
-    wave_rows, wave_cols = lines_read(order, np.zeros_like(places), np.minimum(places, order.tiles_m * order.tiles_n))
-    wave_bytes = (wave_rows + wave_cols) * problem.k * itemsize
-    several = order.tiles_m * order.tiles_n > places
-    return Work(
-        order=order,
-        cluster=cluster_m * cluster_n,
-        places=places,
-        half_tail=t["half"] == 1,
-        k_alternates=several & (wave_bytes > machine.l2_keeps_bytes),
-        hidden=pingpong,
-        tensor_clk=k_blocks * tensor,
-        port_clk=k_blocks * (reads + c.port_contention * fills) + np.where(pingpong, c.port_contention * c_clk, 0),
-        issue_clk=np.full(len(bm), float(k_blocks * ISSUE_CLK)),
-        ring_clk=k_blocks * (c.tma_latency_hbm_clk + step_clk) / t["stages"],
-        own_bytes=k_blocks * own,
-        shared_bytes=k_blocks * (a_read + b_read - own),
-        l2_bytes=k_blocks * (a_read / cluster_n + b_read / cluster_m),
-        half_share=(bm / 2 + bn) / (bm + bn),
-        epilogue_clk=EPILOGUE_CLK + steps * SLAB_CLK + waits * SLAB_WAIT_CLK + c_clk,
-        first_clk=PROLOGUE_CLK + c.tma_latency_hbm_clk + (a_bytes + b_bytes) / c.l2_alone_bytes_per_clk,
-        launch_us=np.where(cluster_m * cluster_n > 1, c.cluster_launch_us, c.launch_us),
-        flop=2.0 * bm * bn * k_blocks * SWIZZLE_ROW,
-        pj_per_flop=c.energy_pj_per_flop,
-        most_hz=c.burst_clock_mhz * 1e6,
+    macs = plan.bm * plan.bn * plan.bk
+    copies = plan.tile_bytes / COPY_BYTES / 32 if plan.rung < TMA else 0.0  # instructions of whole warps
+    return one_tile_work(
+        problem,
+        machine,
+        bm=np.array([plan.bm]),
+        bn=np.array([plan.bn]),
+        bk=plan.bk,
+        shared_by=np.array([derive_tensor.blocks_per_sm(plan, machine.gpu)]),
+        tensor_clk=plan.bm / 64 * 4 * wgmma_clk,
+        port_clk=np.array([derive_tensor.operand_bytes(plan).value * macs / port])
+        + machine.calibration.port_contention * plan.tile_bytes / port,
+        issue_clk=np.array([ISSUE_CLK + copies]),
+        stages=np.array([plan.stages]),
+        store_bytes_per_clk=STORE_BYTES_PER_CLK,
+        pj_per_flop=machine.calibration.energy_pj_per_flop,
+        most_mhz=machine.calibration.burst_clock_mhz,
     )
 
 

@@ -1,0 +1,179 @@
+"""A tile that somebody chose, completed to a kernel where there is one, and every constraint of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tilewright import roofline
+from tilewright.dtypes import FP32
+from tilewright.errors import UsageError
+from tilewright.plan_space import MOST_STAGES, TEAMS
+from tilewright.plan_tensor import LAST, TensorPlan
+from tilewright.planner import constraints
+from tilewright.planner.candidate import Candidate, Schedule
+from tilewright.planner.family import priced
+from tilewright.planner.judgement import Finding
+from tilewright.planner.machine import Machine
+from tilewright.planner.planning import Planning
+from tilewright.problem import Problem
+from tilewright.roofline_tensor import WARPGROUP_ROWS
+
+FAMILY = "wgmma"
+# Slabs of C that a kernel is tried with, as columns and count for a consumer: the planner's rule first prefers two, so
+# that one drains while the next is filled, then width.
+_SLABS = ((64, 2), (32, 2), (64, 1), (32, 1), (16, 2), (16, 1))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tile and the team that computes it, whether a kernel can have it or not.
+
+    ``registers`` are those of a loading and of a multiplying thread; the epilogue has ``slabs`` a consumer, 64 rows by
+    ``columns`` each.
+    """
+
+    problem: Problem
+    machine: Machine
+    tile: tuple[int, int, int]
+    stages: int
+    cluster: tuple[int, int]
+    consumers: int
+    schedule: Schedule
+    registers: tuple[int, int]
+    columns: int = 16
+    slabs: int = 1
+    half_tail: bool = False
+
+    @property
+    def epilogue_bytes(self) -> int:
+        """Of the slabs of all consumers."""
+        return self.consumers * self.slabs * WARPGROUP_ROWS * self.columns * self.problem.dtype.itemsize
+
+    @property
+    def places(self) -> int:
+        """Clusters that run at the same time, one at least."""
+        with suppress(UsageError):
+            return self.machine.places(self.cluster[0] * self.cluster[1])
+        return 1
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no kernel has it, in a sentence; None where one has."""
+        p = self.problem
+        try:
+            TensorPlan(
+                LAST, p.dtype, *self.tile, p.aligned, p.a_layout, p.b_layout, stages=self.stages,
+                consumers=self.consumers, producer_registers=self.registers[0], consumer_registers=self.registers[1],
+                cluster_m=self.cluster[0], cluster_n=self.cluster[1], pingpong=self.schedule == "pingpong",
+                half_tail=self.half_tail, blocks=self.places * self.cluster[0] * self.cluster[1],
+                epilogue_columns=self.columns, epilogue_slabs=self.slabs,
+            )  # fmt: skip
+        except UsageError as error:
+            return str(error)
+        return None
+
+
+def choose(
+    planning: Planning,
+    machine: Machine,
+    tile: tuple[int, int, int],
+    stages: int | None,
+    cluster: tuple[int, int],
+    consumers: int | None,
+    schedule: Schedule | None,
+) -> tuple[Choice, Candidate | None]:
+    """The choice with what was left open filled in, and its kernel with a time, None where there is none.
+
+    What is left open is the planner's own: of its candidates with this tile and cluster the fastest. Where it has none,
+    the team is the first that fits what was given, with as many stages as fit beside the least epilogue.
+    """
+    for own in planning.ranked:
+        if (own.family, own.tile, own.cluster) != (FAMILY, tile, cluster):
+            continue
+        if consumers in (None, own.consumers) and schedule in (None, own.schedule):
+            found = own if stages in (None, own.stages) else _with_stages(planning, machine, own, stages)
+            if found is not None:
+                return _choice_of(planning, machine, found), found
+            return replace(_choice_of(planning, machine, own), stages=stages or 0, columns=16, slabs=1), None
+    count, pingpong, *registers = _team(tile, consumers, schedule)
+    asked = Choice(
+        planning.problem, machine, tile, 0, cluster, count, "pingpong" if pingpong else "cooperative",
+        (registers[0], registers[1]),
+    )  # fmt: skip
+    if stages is None:
+        stage = roofline.k_step_bytes(*tile, planning.problem.dtype.itemsize)
+        fit = constraints.stages_that_fit(int(stage.value), machine.gpu, asked.epilogue_bytes)
+        stages = max(constraints.LEAST_STAGES, min(fit, MOST_STAGES))
+    return replace(asked, stages=stages), None
+
+
+def _with_stages(planning: Planning, machine: Machine, own: Candidate, stages: int) -> Candidate | None:
+    """The kernel with other stages, and slabs for the epilogue in what they leave; None where none has them."""
+    assert isinstance(own.plan, TensorPlan)
+    for columns, slabs in ((own.plan.epilogue_columns, own.plan.epilogue_slabs), *_SLABS):
+        with suppress(UsageError):
+            plan = own.plan.with_(stages=stages, epilogue_columns=columns, epilogue_slabs=slabs)
+            return priced(plan, planning.problem, machine, planning.clock)
+    return None
+
+
+def _choice_of(planning: Planning, machine: Machine, own: Candidate) -> Choice:
+    assert isinstance(own.plan, TensorPlan)
+    plan = own.plan
+    return Choice(
+        planning.problem, machine, own.tile, own.stages, own.cluster, own.consumers, own.schedule,
+        (plan.producer_registers, plan.consumer_registers), plan.epilogue_columns, plan.epilogue_slabs, plan.half_tail,
+    )  # fmt: skip
+
+
+def _team(tile: tuple[int, int, int], consumers: int | None, schedule: Schedule | None) -> tuple[int, bool, int, int]:
+    """Who would multiply a tile that no kernel has: two warpgroups, or one for a tile of fewer than 128 rows."""
+    count = consumers or (1 if tile[0] < 128 and schedule != "pingpong" else 2)
+    pingpong = schedule == "pingpong"
+    fitting = [team for team in TEAMS if team[0] == count]
+    return (count, pingpong, *(fitting[0][2:] if fitting else TEAMS[1][2:]))
+
+
+def findings(choice: Choice) -> tuple[Finding, ...]:
+    """Every constraint of a choice, in the order in which one would reckon."""
+    return tuple(_findings(choice))
+
+
+def _findings(choice: Choice) -> Iterator[Finding]:
+    problem, machine, gpu = choice.problem, choice.machine, choice.machine.gpu
+    (bm, bn, bk), cluster, itemsize = choice.tile, choice.cluster, problem.dtype.itemsize
+    team = (choice.consumers, choice.schedule)
+    constants = machine.calibration
+    yield constraints.intensity(bm, bn, itemsize, cluster)
+    if problem.flops:
+        roof = roofline.roof_of(problem.dtype, tensor_cores=problem.dtype != FP32)
+        supply = max(rate for _, rate in constants.l2_curve)
+        yield constraints.operand_traffic(problem, bm, bn, cluster)
+        yield constraints.l2_bandwidth(problem, bm, bn, cluster, gpu, supply, constants.sources["l2_curve"], roof)
+        yield constraints.hbm_bandwidth(problem, gpu, roof)
+    yield constraints.stages(bm, bn, bk, itemsize, choice.stages, gpu, choice.epilogue_bytes)
+    latency = constants.tma_latency_hbm_clk
+    yield constraints.pipeline(bm, bn, bk, choice.stages, gpu, latency, constants.sources["tma_latency_hbm_clk"])
+    yield constraints.swizzle_row(bk, itemsize)
+    yield constraints.instruction(bm, bn, *team)
+    yield constraints.accumulators(bm, bn, *team, gpu)
+    yield constraints.thread_registers(bm, bn, *team, choice.registers[1])
+    yield constraints.register_file(choice.consumers, *choice.registers, gpu)
+    yield constraints.tma_lines(problem)
+    halves = 2 if choice.half_tail else 1
+    yield constraints.tma_box(bm // halves, bn, bk, cluster, (problem.a_layout, problem.b_layout))
+    yield constraints.clusters(cluster, gpu, machine.sms)
+    if problem.m and problem.n:
+        yield constraints.waves(problem, bm, bn, cluster, choice.places)
+        yield constraints.edge_waste(problem, bm, bn)
+        yield constraints.rows_of_m(problem, bm)
+    yield _kernel(choice)
+
+
+def _kernel(choice: Choice) -> Finding:
+    """The verdict of the plan itself, which knows all that a kernel of this project cannot have."""
+    refusal = choice.refusal
+    said = refusal or f"rung {LAST} has a kernel of it"
+    return Finding("kernel", refusal is None, float(refusal is None), 1, "kernels", said, "tilewright.plan_tensor")

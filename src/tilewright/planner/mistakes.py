@@ -1,0 +1,177 @@
+"""The mistakes that a choice of tile shows: each a function that finds it, with the numbers, and what to do instead.
+
+That somebody holds a tile's intensity against the ridge of HBM cannot be seen in a tile; ``constraints.hbm_bandwidth``
+says where the ridge belongs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from tilewright import roofline, roofline_tensor
+from tilewright.plan_tensor import SPARE_REGISTERS
+from tilewright.planner import constraints
+from tilewright.planner.candidate import Candidate
+from tilewright.planner.choice import Choice
+from tilewright.planner.judgement import Finding, Mistake
+from tilewright.planner.planning import Planning
+from tilewright.roofline import number
+from tilewright.roofline_tensor import WARPGROUP_ROWS
+
+CLEARLY = 0.05  # by what a share must differ to be held against a choice
+
+Found = Mapping[str, Finding]
+
+
+def mistakes(
+    choice: Choice, findings: tuple[Finding, ...], candidate: Candidate | None, planning: Planning
+) -> tuple[Mistake, ...]:
+    """Those that the choice makes, in the order of ``_MISTAKES``; ``candidate`` is its kernel with its time, if any."""
+    found = {each.name: each for each in findings}
+    made = (look(choice, found, candidate, planning) for look in _MISTAKES)
+    return tuple(each for each in made if each is not None)
+
+
+def _registers_forgotten(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
+    broken = next((found[name] for name in ("accumulators", "thread registers") if not found[name].ok), None)
+    if broken is None or not found["stages"].ok:
+        return None
+    bm, bn, _ = choice.tile
+    room = choice.registers[1] - SPARE_REGISTERS
+    sharing = constraints.sharing(choice.consumers, choice.schedule)
+    most = room * sharing * roofline_tensor.WARPGROUP_THREADS
+    return Mistake(
+        "sized by shared memory alone",
+        f"{choice.stages} stages fit, but C does not: {broken.sentence}",
+        f"with {room} registers a thread for C {sharing * 128} threads hold {number(most)} values: at {bm} rows "
+        f"{most // bm // 16 * 16} columns, not {bn}",
+    )
+
+
+def _epilogue_forgotten(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
+    stage = roofline.k_step_bytes(*choice.tile, choice.problem.dtype.itemsize)
+    gpu = choice.machine.gpu
+    alone = constraints.stages_that_fit(int(stage.value), gpu)
+    most = constraints.stages_that_fit(int(stage.value), gpu, choice.epilogue_bytes)
+    if not most < choice.stages <= alone:
+        return None
+    return Mistake(
+        "all shared memory for stages",
+        found["stages"].sentence,
+        f"{most} stages leave room for C on its way out, which the next tile's loads need not wait for",
+    )
+
+
+def _bk_for_reuse(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
+    row = found["swizzle row"]
+    if row.ok:
+        return None
+    bm, bn, bk = choice.tile
+    itemsize = choice.problem.dtype.itemsize
+    stage = [number(roofline.k_step_bytes(bm, bn, each, itemsize).value / 1024) for each in (bk, int(row.limit or 0))]
+    return Mistake(
+        "BK for reuse",
+        f"BK = {bk} changes no byte that is loaded: {roofline.tile_intensity(bm, bn, itemsize)} at any BK; "
+        f"only a stage's size, {stage[0]} KB and not {stage[1]}",
+        f"BK = {row.limit:.0f}, one row of the swizzle; what shared memory is left takes more stages",
+    )
+
+
+def _rows_beyond_m(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
+    rows = found.get("rows of C")
+    if rows is None or rows.ok:
+        return None
+    m, bm, least = choice.problem.m, choice.tile[0], rows.limit or 0
+    hbm = found.get("HBM bandwidth")
+    bound = "" if hbm is None or hbm.ok else f"; HBM sets the time in any case: {hbm.sentence}"
+    return Mistake(
+        "a tall tile for few rows",
+        f"M is {m} and the tile has {bm} rows: {1 - m / bm:.0%} of what its tensor cores multiply is empty, "
+        "whatever they reach",
+        f"BM = {least:.0f}{bound}",
+    )
+
+
+def _too_few_tiles(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
+    waves = found.get("waves")
+    if waves is None or waves.ok or not planning.ranked:
+        return None
+    best = planning.ranked[0]
+    used = waves.value if own is None else own.wave_efficiency  # half tiles in the last wave use more of it
+    if used >= constraints.GOOD_USE or best.wave_efficiency < used + CLEARLY:
+        return None
+    return Mistake(
+        "a tile too large for the waves",
+        waves.sentence,
+        f"{best.label} makes {number(best.tiles)} tiles, {best.waves} wave{'' if best.waves == 1 else 's'} with "
+        f"{best.wave_efficiency:.0%} of the places taken",
+    )
+
+
+def _too_few_stages(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
+    depth, stages = found["pipeline depth"], found["stages"]
+    if depth.ok or not depth.limit or choice.problem.k == 0:
+        return None
+    bm, bn, bk = choice.tile
+    step = roofline_tensor.tensor_clocks(bm * bn * bk, choice.machine.gpu).value
+    needed = math.ceil(depth.limit / step) + 1
+    fit = needed <= (stages.limit or 0)
+    return Mistake(
+        "too few stages",
+        depth.sentence,
+        f"{needed} stages, which fit"
+        if fit
+        else f"{needed} stages, of which {stages.limit:.0f} fit: a larger tile works longer on each",
+    )
+
+
+def _too_small(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
+    l2, hbm = found.get("L2 bandwidth"), found.get("HBM bandwidth")
+    if l2 is None or hbm is None or l2.ok or not hbm.ok or not planning.ranked:
+        return None
+    if own is not None and own.terms_us["l2"] <= own.terms_us["tensor"]:
+        return None  # at the clock that power leaves, L2 keeps up
+    best = planning.ranked[0]
+    saved = 1 - best.operand_traffic_bytes_multicast / found["operand traffic"].value
+    if saved < CLEARLY:
+        return None
+    return Mistake("a tile too small for L2", l2.sentence, f"{best.label} loads {saved:.0%} less")
+
+
+def _wrong_way_round(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
+    bm, bn, _ = choice.tile
+    if "edge waste" not in found or bm == bn or bn % WARPGROUP_ROWS:
+        return None
+    own_waste, turned = found["edge waste"], constraints.edge_waste(choice.problem, bn, bm)
+    if own_waste.value < turned.value + CLEARLY:
+        return None
+    return Mistake(
+        "the long side of the tile on the short one of C",
+        own_waste.sentence,
+        f"{bn} x {bm} instead: {turned.value:.1%} beyond the edges",
+    )
+
+
+def _clusters_by_division(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
+    clusters = found["clusters"]
+    if clusters.ok:
+        return None
+    return Mistake(
+        "clusters counted by division",
+        clusters.sentence,
+        "clusters of 2 always fit: two SMs that lie together",
+    )
+
+
+_MISTAKES: tuple[Callable[[Choice, Found, Candidate | None, Planning], Mistake | None], ...] = (
+    _registers_forgotten,
+    _epilogue_forgotten,
+    _bk_for_reuse,
+    _rows_beyond_m,
+    _too_few_tiles,
+    _too_few_stages,
+    _too_small,
+    _wrong_way_round,
+    _clusters_by_division,
+)

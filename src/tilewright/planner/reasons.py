@@ -1,0 +1,44 @@
+"""Why a planning's pick has the tile it has: the constraints that decide, with their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright import roofline
+from tilewright.dtypes import FP32
+from tilewright.errors import UsageError
+from tilewright.gpu import get_gpu
+from tilewright.planner import constraints
+from tilewright.planner.calibration import Calibration, shipped
+from tilewright.planner.judgement import Finding
+from tilewright.planner.planning import Planning
+
+
+def reasons(planning: Planning, calibration: Calibration | None = None) -> tuple[Finding, ...]:
+    """The constraints of the pick in the order in which one would reckon; those of ``choice`` are all of them.
+
+    ``calibration`` is that of the planning, the shipped one of its GPU when left out. None where nothing is picked or
+    where the GPU is none of the tables.
+    """
+    try:
+        return tuple(_reasons(planning, calibration or shipped(planning.gpu)))
+    except UsageError:
+        return ()
+
+
+def _reasons(planning: Planning, constants: Calibration) -> Iterator[Finding]:
+    problem, pick, gpu = planning.problem, planning.pick, get_gpu(planning.gpu)
+    (bm, bn, bk), cluster, itemsize = pick.tile, pick.cluster, problem.dtype.itemsize
+    yield constraints.intensity(bm, bn, itemsize, cluster)
+    if problem.flops:
+        roof = roofline.roof_of(problem.dtype, tensor_cores=problem.dtype != FP32)
+        supply = max(rate for _, rate in constants.l2_curve)
+        yield constraints.operand_traffic(problem, bm, bn, cluster)
+        yield constraints.l2_bandwidth(problem, bm, bn, cluster, gpu, supply, constants.sources["l2_curve"], roof)
+        yield constraints.hbm_bandwidth(problem, gpu, roof)
+    if pick.register_split is not None and pick.plan is not None:
+        slabs = pick.plan.shared_parts.get("epilogue slabs", 0)
+        yield constraints.stages(bm, bn, bk, itemsize, pick.stages, gpu, slabs)
+        yield constraints.accumulators(bm, bn, pick.consumers, pick.schedule, gpu)
+        yield constraints.register_file(pick.consumers, *pick.register_split, gpu)
+    yield constraints.edge_waste(problem, bm, bn)

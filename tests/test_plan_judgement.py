@@ -1,0 +1,74 @@
+"""How a judgement is shown: each limit with a word for how it stands, the mistakes, what would be better."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from plan_cases import planning
+from rich.console import Console
+
+from tilewright.planner.judgement import Finding, Judgement, Mistake
+from tilewright.report.plan_table import judgement_text
+from tilewright.report.plan_words import mark
+
+
+def judgement(fits: bool = True) -> Judgement:
+    """A tile that fits, beaten by one candidate; or one that does not."""
+    asked = planning()
+    tile = asked.ranked[1] if fits else asked.rejected[0]
+    findings = (
+        Finding("stages", True, 4, 4, "", "4 stages of 48 KB take 192 KB of 227 KB.", "the arithmetic"),
+        Finding("registers", fits, 128, 255, "", "An accumulator register for each of 128 values.", "the guide"),
+        Finding("waves", False, 0.5, 1.0, "", "Half of the last wave is idle.", "the raster", hard=False),
+        Finding("intensity", None, 85.3, None, "FLOP/B", "128 x 256 / (128 + 256) = 85.3 FLOP/B.", "the tile"),
+    )
+    return Judgement(
+        problem=asked.problem,
+        gpu="h200",
+        assumed_gpu=False,
+        sms=132,
+        clock="sustained",
+        calibration="H200, measured",
+        tile=tile.tile,
+        stages=tile.stages,
+        cluster=tile.cluster,
+        consumers=tile.consumers,
+        schedule=tile.schedule,
+        findings=findings,
+        mistakes=(Mistake("intensity against the HBM ridge", "It is held against 206.", "Hold it against L2."),),
+        candidate=tile if fits else None,
+        better=(asked.pick,),
+    )
+
+
+def shown(made: Judgement, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False, highlight=False)
+    for part in judgement_text(made):
+        console.print(part)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_judgement_has_every_limit_and_fits_the_terminal(width: int) -> None:
+    lines = shown(judgement(), width)
+    text = " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("H200 SXM, 132 SMs: 4096x4096x4096 bf16")
+    assert "fits: 108.0 us sustained, 1,273 TFLOPS" in text
+    for words in ("ok stages 4 stages of 48 KB", "slow waves Half of", "- intensity 128 x 256", "ok registers"):
+        assert words in text
+    assert "mistake: intensity against the HBM ridge It is held against 206. instead: Hold it against L2." in text
+    assert "128x256x64 s4 2x1 cooperative wgmma, 8 along M 100.0 us 1.080x" in text or width == 60
+
+
+def test_a_tile_that_does_not_fit_has_no_time_and_no_gain() -> None:
+    text = " ".join(" ".join(shown(judgement(False), 120)).split())
+    assert "256x256x64 s4 2x1 cooperative does not fit" in text
+    assert "NO registers" in text
+    assert "what fits 128x256x64 s4 2x1 cooperative wgmma, 8 along M 100.0 us" in text
+    assert "1.080x" not in text
+
+
+def test_marks_tell_four_kinds_apart() -> None:
+    assert [mark(each) for each in judgement(False).findings] == ["ok", "NO", "slow", "-"]

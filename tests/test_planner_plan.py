@@ -1,0 +1,141 @@
+"""``tilewright.plan`` as users call it: what it takes, what it refuses, and that it answers the same every time."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+import tilewright
+from tilewright.errors import UnavailableError, UsageError
+from tilewright.gpu import get_gpu
+from tilewright.planner import plan as planning_module
+from tilewright.planner.family import Family, families, register
+from tilewright.planner.lazy import LazySequence, chained
+from tilewright.problem import Problem
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise UnavailableError("no GPU here")
+
+    monkeypatch.setattr(planning_module, "query_gpu", absent)
+    planning_module._present_gpu.cache_clear()
+    planning_module._planned.cache_clear()
+    planning_module._planned_sizes.cache_clear()
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_a_gpu_an_h200_is_assumed_and_said_so() -> None:
+    planning = tilewright.plan(512, 512, 512)
+    assert (planning.gpu, planning.assumed_gpu) == ("h200", True)
+    named = tilewright.plan(512, 512, 512, gpu="h200")
+    assert (named.gpu, named.assumed_gpu) == ("h200", False)
+    assert named.ranked == planning.ranked
+
+
+def test_a_problem_may_be_given_whole() -> None:
+    problem = Problem(512, 768, 1024, "fp16", a_layout="column", ldc=800)
+    whole = tilewright.plan(problem=problem, gpu="h100")
+    parts = tilewright.plan(512, 768, 1024, dtype="fp16", layout="cr", ldc=800, gpu=get_gpu("h100"))
+    assert whole == parts
+    assert whole.problem == problem
+    assert whole.gpu == "h100"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"m": 512, "n": 512}, "k is missing: a plan needs m, n and k, or a problem"),
+        ({"m": -1, "n": 512, "k": 512}, "m is -1; it must be at least 0"),
+        ({"m": 8, "n": 8, "k": 8, "gpu": "b200"}, r"GPU 'b200' is not one of h100 \(H100 SXM\), h200 \(H200 SXM\)"),
+        ({"m": 8, "n": 8, "k": 8, "layout": "rx"}, "layout 'rx' is not one of rr, rc, cr, cc"),
+        ({"m": 8, "n": 8, "k": 8, "dtype": "fp8"}, "dtype 'fp8' is not one of fp32, bf16, fp16"),
+        ({"m": 8, "n": 8, "k": 8, "clock": "peak"}, "clock 'peak' is not one of sustained, burst"),
+        ({"m": 8, "n": 8, "k": 8, "sms": 133}, "sms is 133; H200 SXM has 1 to 132"),
+        ({"m": 8, "n": 8, "k": 8, "sms": 0}, "sms is 0; H200 SXM has 1 to 132"),
+        ({"m": 8, "n": 8, "k": 8, "out_dtype": "fp32"}, "out_dtype is fp32; the kernels write what they read, bf16"),
+        ({"m": 8, "n": 8, "k": 8, "lda": 7}, "lda is 7, shorter than the row"),
+    ],
+)
+def test_mistakes_are_a_sentence(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        tilewright.plan(**{"gpu": "h200", **given})
+
+
+def test_nothing_to_compute_has_no_candidates() -> None:
+    for shape in ((0, 8, 8), (8, 0, 8)):
+        planning = tilewright.plan(*shape, gpu="h200")
+        assert (len(planning.ranked), len(planning.rejected)) == (0, 0)
+        with pytest.raises(UsageError, match="C has no elements"):
+            _ = planning.pick
+    zeros = tilewright.plan(256, 256, 0, layout="cr", gpu="h200")
+    assert zeros.ranked, "C has to be written"
+
+
+def test_the_answer_does_not_depend_on_how_much_of_it_is_asked_for() -> None:
+    planning = tilewright.plan(4096, 4096, 1024, gpu="h200")
+    every = planning.to_dict()["candidates"]
+    assert len(every) == len(planning.ranked) > 200
+    for count in (1, 2, 17, 200):
+        assert planning.to_dict(count)["candidates"] == every[:count]
+    assert planning.to_dict(1)["pick"] == every[0]
+
+
+def test_another_process_answers_the_same() -> None:
+    code = (
+        "import tilewright, json; p = tilewright.plan(2048, 7168, 2048, layout='rc', gpu='h200');"
+        "print(json.dumps(p.to_dict(40), sort_keys=True))"
+    )
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(answers) == 1
+
+
+def test_planning_all_candidates_is_a_matter_of_milliseconds() -> None:
+    """benchmarks/planner.py has the numbers; here ten times its limits, for a busy machine."""
+    tilewright.plan(1024, 1024, 1024, gpu="h200", layout="rc")  # the static part
+    start = time.perf_counter()
+    tilewright.plan(4096, 4096, 4096, gpu="h200", layout="rc", sms=131)
+    assert time.perf_counter() - start < 0.2
+    start = time.perf_counter()
+    for _ in range(1000):
+        tilewright.plan(4096, 4096, 4096, gpu="h200", layout="rc", sms=131)
+    assert (time.perf_counter() - start) / 1000 < 100e-6
+
+
+def test_families_register_themselves_once() -> None:
+    assert [family.name for family in families()] == ["mma_sync", "simt", "wgmma"]
+    with pytest.raises(UsageError, match="family 'wgmma' is registered already"):
+        register(next(family for family in families() if family.name == "wgmma"))
+    assert all(isinstance(family, Family) for family in families())
+
+
+def test_a_lazy_sequence_is_its_tuple() -> None:
+    made: list[int] = []
+
+    def make(index: int) -> int:
+        made.append(index)
+        return index * index
+
+    squares = LazySequence(5, make)
+    assert (squares[-1], squares[1:3], len(squares)) == (16, (1, 4), 5)
+    assert made == [4, 1, 2], "only what was looked at"
+    assert squares == (0, 1, 4, 9, 16)
+    assert squares == (0, 1, 4, 9, 16)
+    assert squares != (0, 1, 4, 9)
+    assert hash(squares) == hash((0, 1, 4, 9, 16))
+    assert pickle.loads(pickle.dumps(squares)) == squares
+    assert chained([squares, (), (7,)]) == (0, 1, 4, 9, 16, 7)
+    with pytest.raises(IndexError):
+        squares[5]

@@ -1,0 +1,113 @@
+"""Two candidates compared: every microsecond of the difference is in a term, and names find what a person means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plan_cases import TERMS, candidate, planning, tensor_plan
+
+import tilewright
+from tilewright.errors import UsageError
+from tilewright.planner.candidate import Predicted
+from tilewright.planner.why import INSIDE, REST, find, why
+from tilewright.problem import Problem
+
+PROBLEM = Problem(4096, 4096, 4096, "bf16", b_layout="column")
+us = st.floats(0, 1e4)
+
+
+@given(*(st.tuples(*(us for _ in TERMS)) for _ in range(2)), st.floats(-1e3, 1e3))
+def test_the_terms_that_add_up_are_the_whole_difference(
+    first: tuple[float, ...], second: tuple[float, ...], unexplained: float
+) -> None:
+    a, b = (candidate(PROBLEM, tensor_plan(), terms) for terms in (first, second))
+    times = b.predicted_us
+    assert times is not None
+    b = replace(b, predicted_us=replace(times, sustained=times.sustained + unexplained))
+    found = why(a, b)
+    explained = sum(term.difference_us for term in found.terms if term.adds)
+    assert explained == pytest.approx(found.difference_us, abs=1e-6 + 2e-6 * (abs(times.sustained) + 4e4))
+    assert {term.name for term in found.terms if not term.adds} == set(INSIDE)
+
+
+def test_the_sentence_names_the_faster_one_and_what_decides_first() -> None:
+    first, second, third = planning().ranked
+    says = str(why(first, third))
+    assert says == (
+        "128x256x64 s4 2x1 cooperative takes 25.50 us (20.3%) less than 128x192x64 s5 2x1 pingpong: "
+        "main loop -29.00 us, epilogue +3.50 us"
+    )
+    assert str(why(third, first)) == says  # whichever is named first
+    assert "takes 8.00 us (7.4%) less than 256x128x64" in str(why(first, second))
+    assert "take the same time; the tie rule decides" in str(why(first, first))
+
+
+def test_what_terms_do_not_explain_is_a_row() -> None:
+    first, second, _ = planning().ranked
+    slower = replace(second, predicted_us=Predicted(90, 150, 140, 160))
+    rows = {term.name: term for term in why(first, slower).terms}
+    assert rows[REST].a_us == 0
+    assert rows[REST].b_us == 42
+    assert REST not in {term.name for term in why(first, second).terms}
+
+
+def test_a_term_of_a_family_of_its_own_is_shown_and_added() -> None:
+    first, second, _ = planning().ranked
+    times = second.predicted_us
+    assert times is not None
+    split = replace(
+        second, family="split-k", terms_us={**second.terms_us, "fix_up": 5.0},
+        predicted_us=replace(times, sustained=times.sustained + 5),
+    )  # fmt: skip
+    found = why(first, split)
+    assert [(term.a_us, term.b_us, term.adds) for term in found.terms if term.name == "fix_up"] == [(0, 5, True)]
+    assert found.difference_us == 13
+    assert "fix up +5.00 us" not in str(found)  # it is what the faster one saves
+    assert "fix up -5.00 us" in str(found)
+
+
+def test_a_rejected_candidate_has_nothing_to_compare() -> None:
+    asked = planning()
+    with pytest.raises(UsageError, match="has no predicted time: 256 accumulators do not fit"):
+        why(asked.pick, asked.rejected[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("1", 1), ("#2", 2), (" 3 ", 3), ("128x256x64", 1), ("128x256", 1), ("128X192", 3), ("pingpong", 3),
+        ("256x128x64 s4 2x1 cooperative half-tail", 2), ("half-tail", 2), ("wgmma s5", 3),
+    ],
+)  # fmt: skip
+def test_a_name_is_a_rank_or_words_of_a_label(name: str, rank: int) -> None:
+    asked = planning()
+    assert find(asked, name) is asked.ranked[rank - 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("0", "'0' names no candidate: a rank from 1 to 3 is possible, or words of a label such as '128x256x64 s4"),
+        ("4", "'4' names no candidate"),
+        ("", "'' names no candidate"),
+        ("128x256 pingpong", "names no candidate"),
+        ("256x256", "has no predicted time: 256 accumulators do not fit the 255 registers"),
+        ("\u0661", "names no candidate"),
+    ],
+)
+def test_a_name_of_none_is_a_sentence(name: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        find(planning(), name)
+
+
+def test_the_planner_s_own_candidates_are_explained_by_their_terms() -> None:
+    """What the model adds up to is what it predicts, at both clocks: no row is left over."""
+    for clock in ("sustained", "burst"):
+        asked = tilewright.plan(4096, 4096, 4096, layout="rc", gpu="h200", clock=clock)
+        for other in asked.ranked[1:20]:
+            found = why(asked.pick, other, clock=asked.clock)
+            assert REST not in {term.name for term in found.terms}
+            assert found.difference_us >= 0
