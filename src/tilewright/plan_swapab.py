@@ -257,10 +257,8 @@ def _tokens(problem: Problem) -> tuple[int, str]:
         return 64, "64 tokens a tile, the least that column-major A is loaded by"
     fits = next((tokens for tokens in (8, 16, 32) if problem.m <= tokens), 64)
     if problem.m > 64:
-        return (
-            fits,
-            f"64 tokens a tile; M = {problem.m} takes {tiles}, all but one with weights from L2",
-        )
+        tiles = -(-problem.m // 64)
+        return fits, f"64 tokens a tile; M = {problem.m} takes {tiles}, all but one with weights from L2"
     return fits, f"{fits} tokens a tile, which M = {problem.m} fits"
 
 
