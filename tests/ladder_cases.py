@@ -13,6 +13,7 @@ import pytest
 from tilewright.backends.base import Backend, Matrix
 from tilewright.dtypes import BF16, FP32, DType
 from tilewright.errors import UnavailableError
+from tilewright.kernel_file import KernelFile
 from tilewright.ladder import Rung, rungs
 from tilewright.operands import Fill, random_operands
 from tilewright.plan_base import Plan
@@ -105,7 +106,7 @@ def few_blocks(plan: Plan) -> Plan:
 
 def product(
     backend: Backend,
-    rung: Rung,
+    rung: KernelFile,
     problem: Problem,
     plan: Plan | None = None,
     *,
@@ -113,7 +114,7 @@ def product(
     seed: int = 0,
     pair: tuple[Array, Array] | None = None,
 ) -> Array:
-    """C of a rung, every element checked against its bound and the padding of all three against being written."""
+    """C of a kernel, every element checked against its bound and the padding of all three against being written."""
     a, b = pair or random_operands(problem, seed, fill)
     operands = make_operands(backend, problem, a, b)
     run(backend, rung, operands, plan)
