@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from tilewright.checked import check
 from tilewright.count import count
 from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import EmulatorFault, UsageError
+from tilewright.gpu import get_gpu
 from tilewright.operands import random_operands
 from tilewright.plan_base import Plan
 from tilewright.plan_swapab import REACHED_SMS, SwapAbPlan, choose
@@ -201,13 +204,18 @@ def test_a_broken_kernel_is_found(name: str) -> None:
     assert caught.value.kind == kind, caught.value
 
 
-def test_what_is_counted() -> None:
-    emulator, problem = EmulatorBackend(), tight(8, 64, 4096)
-    for cluster in (1, 8):
-        plan = small_plan(cluster_k=cluster, bk=128)
-        counts = count(emulator, KERNEL, plan, problem)
-        assert counts is not None
-        assert counts.useful == 8 * 64 * plan.counted[2]
+@pytest.mark.parametrize("shape", [(8, 4096, 4096), (16, 7168, 2048), (8, 256, 7168), (64, 28672, 4096)])
+def test_what_is_counted(shape: tuple[int, int, int]) -> None:
+    problem = tight(*shape)
+    plan = choose(problem).plan
+    counts = count(EmulatorBackend(), KERNEL, plan, problem)
+    assert counts is not None
+    assert counts.blocks == plan.cluster_k
+    assert counts.useful == counts.multiply_adds
+    for requests in (counts.operands["c"].stores, counts.shared_loads, counts.shared_stores):
+        assert requests.cost == requests.ideal > 0  # whole sectors; no two lanes want one bank
+    weights = plan.bn * plan.counted[2] * 2
+    assert counts.operands["b"].copied_in.global_bytes == weights  # once
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
@@ -315,3 +323,21 @@ def test_hints_and_dependence_are_in_the_code() -> None:
     assert nvrtc.compile_kernel(with_hint).cubin != nvrtc.compile_kernel(without).cubin
     dependent = nvrtc.compile_kernel(KERNEL.source(small_plan(dependent_launch=True), "gpu", "sm_90a"))
     assert dependent.cubin != nvrtc.compile_kernel(with_hint).cubin
+
+
+# ---- its page --------------------------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[1] / "docs/branches/swapab.md").read_text("utf-8")
+
+
+def test_the_table_on_its_page() -> None:
+    row = re.compile(r"^\| ([\d x]+) \| ([\d x]+), (\d+) \| (\d+) \| (\d) \| (\d+) \| (\d+) KB \|$", re.M)
+    shown = row.findall(PAGE)
+    assert len(shown) == 4
+    for size, tile, *numbers in shown:
+        m, n, k = map(int, size.split(" x "))
+        problem, plan = tight(m, n, k), choose(tight(m, n, k)).plan
+        tiles, flight = np.prod(plan.tiles(problem)), plan.derived(get_gpu("h200"), problem)["bytes_in_flight"]
+        assert tile == f"{plan.bm} x {plan.bn} x {plan.bk}"
+        found = [plan.stages, tiles, plan.cluster_k, plan.grid(problem)[0], flight // 1024]
+        assert found == list(map(int, numbers))
