@@ -17,7 +17,7 @@ def derived_decode(plan: DecodePlan, gpu: GpuSpec, problem: Problem) -> dict[str
     """``derive.derived`` of a decode plan on a problem, with what only these have.
 
     ``least_us`` is the whole traffic at the bandwidth of the data sheet: a floor, and no time of a kernel, which has a
-    fixed cost beside it. ``bytes_in_flight`` are those of weights on their way to one SM at most.
+    fixed cost beside it. ``bytes_in_flight`` are those of weights on their way to one SM.
     """
     intensity, floor, flight = intensity_of(plan, problem), least_us(problem, gpu), in_flight(plan, problem, gpu)
     per_mac = partial_bytes(plan, problem)
@@ -54,15 +54,8 @@ def least_us(problem: Problem, gpu: GpuSpec) -> Derived:
 
 
 def in_flight(plan: DecodePlan, problem: Problem, gpu: GpuSpec) -> Derived:
-    """Bytes of weights that an SM has on their way at most: a batch of every lane of the blocks that it holds.
-
-    These are as many as there are, or as fit by threads and by the registers that the plan reckons with.
-    """
-    from tilewright.plan_decode import SPARE_REGISTERS
-
-    by_registers = gpu.registers_per_sm // (plan.threads * (plan.registers + SPARE_REGISTERS))
-    fit = max(1, min(gpu.max_threads_per_sm // plan.threads, by_registers))
-    blocks = min(fit, -(-plan.grid(problem)[0] // gpu.sm_count))
+    """Bytes of weights that an SM has on their way: a batch of every lane of the blocks that surely have room on it."""
+    blocks = min(plan.blocks_per_sm, -(-plan.grid(problem)[0] // gpu.sm_count))
     loads = plan.un * plan.lines
     text = f"{blocks} blocks x {plan.threads} threads x {loads} loads x 16 B"
     return figure(blocks * plan.in_flight, "B in flight an SM", text)

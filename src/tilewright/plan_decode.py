@@ -22,8 +22,8 @@ LANES = 32
 LOAD_BYTES = 16  # of a lane: the widest there is
 MOST_THREADS = 1024
 MOST_REGISTERS = 255
-# What a thread needs beside weights and sums: addresses of lines, tokens, counters (check_kernels.py: no spills).
-SPARE_REGISTERS = 56
+# The least beside weights and sums (addresses of lines, tokens, counters) with which ptxas spills nothing in a loop.
+SPARE_REGISTERS = 44
 COUNTED_DEPTH = 4096  # the most of K that is traced: a whole one of the usual sizes, as sums are stored once a K
 
 
@@ -31,6 +31,7 @@ COUNTED_DEPTH = 4096  # the most of K that is traced: a whole one of the usual s
 class DecodePlan(BranchPlan):
     """What both kernels have: ``wk`` warps along K by ``wr`` along the weights, ``un`` loads deep.
 
+    ``blocks_per_sm`` blocks must find room on an SM: it bounds the registers, and more warps have more on their way.
     ``dependent_launch`` starts the next kernel early and loads weights before waiting for the one before: only where
     that one writes no weights. ``aligned`` is about A and B. ``bm`` counts tokens, ``bn`` rows of weights, which are
     columns of B; ``bk`` is the depth of a warp's step. Raises ``UsageError`` for a combination that no kernel has.
@@ -46,6 +47,7 @@ class DecodePlan(BranchPlan):
     wk: int = 1
     wr: int = 1
     un: int = 1
+    blocks_per_sm: int = 1
     dependent_launch: bool = False
 
     @property
@@ -69,6 +71,12 @@ class DecodePlan(BranchPlan):
         """Registers of a thread that hold weights and sums."""
 
     @property
+    def available_registers(self) -> int:
+        """Registers of each thread when as many blocks as asked for share an SM, in eights, as ptxas gives them."""
+        threads = max(self.threads * self.blocks_per_sm, 1)
+        return min(_GPU.registers_per_sm // threads // 8 * 8, MOST_REGISTERS)
+
+    @property
     def in_flight(self) -> int:
         """Bytes of weights that a block has on their way at most: a batch of loads of every lane."""
         return self.threads * self.un * self.lines * LOAD_BYTES
@@ -89,6 +97,7 @@ class DecodePlan(BranchPlan):
             "UN": self.un,
             **self.own_constants(),
             "THREADS": self.threads,
+            "BLOCKS_PER_SM": self.blocks_per_sm,
             "SHARED_BYTES": self.shared_bytes,
             "ALIGNED": self.aligned,
             "DEPENDENT_LAUNCH": self.dependent_launch,
@@ -106,16 +115,16 @@ class DecodePlan(BranchPlan):
                 f"A is {self.a_layout}-major and B {self.b_layout}-major; it reads lines along K, those of row-major A "
                 "and column-major B"
             )
-        for name in ("wk", "wr", "un", *(name.lower() for name in self.own_constants())):
+        for name in ("wk", "wr", "un", "blocks_per_sm", *(name.lower() for name in self.own_constants())):
             if getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}; at least 1 is possible"
         if self.threads > MOST_THREADS:
             yield f"{self.wk} x {self.wr} warps are {self.threads} threads; a block has at most {MOST_THREADS}"
-        most = min(_GPU.registers_per_sm // self.threads, MOST_REGISTERS)
+        most = self.available_registers
         if self.registers + SPARE_REGISTERS > most:
             yield (
                 f"weights and sums take {self.registers} registers and the rest about {SPARE_REGISTERS}; a thread of "
-                f"{self.threads} has {most}"
+                f"{self.blocks_per_sm} x {self.threads} on an SM has {most}"
             )
         if self.shared_bytes > _GPU.shared_bytes_per_block:
             yield f"partial sums take {self.shared_bytes} bytes; a block has {_GPU.shared_bytes_per_block}"
@@ -226,6 +235,17 @@ class MmaPlan(DecodePlan):
         return cls(dtype=problem.dtype, aligned=aligned, a_layout=problem.a_layout, b_layout=problem.b_layout, **values)
 
 
+def _given(problem: Problem, aligned: bool) -> dict[str, Any]:
+    return {
+        "dtype": problem.dtype, "aligned": aligned, "a_layout": problem.a_layout, "b_layout": problem.b_layout
+    }  # fmt: skip
+
+
+def _roomy(values: Mapping[str, Any], aligned: bool) -> dict[str, Any]:
+    """The values; where lines are read by elements, which takes more registers, with all that there are."""
+    return {**values, "blocks_per_sm": values["blocks_per_sm"] if aligned else 1}
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which kernel a problem of few tokens is for: its branch and name (None outside this branch), and why."""
@@ -256,10 +276,11 @@ def gemv_values(m: int, n: int, k: int) -> tuple[dict[str, Any], str]:
     """Rule 1: the plan values of the GEMV for a size, and the reason in words."""
     tokens = max(m, 1)
     if n <= 600:
-        return {"bm": tokens, "rw": 1, "wk": 8, "wr": 1, "un": 4}, (
+        return {"bm": tokens, "rw": 1, "wk": 8, "wr": 1, "un": 4, "blocks_per_sm": {1: 4, 2: 3}.get(tokens, 1)}, (
             f"GEMV, N = {n}: a row a block, so that there are blocks for the SMs, its K over 8 warps, 4 loads deep"
         )
-    shape: dict[str, Any] = {"bm": tokens, "rw": 4, "un": 2}
+    # As many blocks as have room without spilling (scripts/check_kernels.py); each token more takes registers.
+    shape: dict[str, Any] = {"bm": tokens, "rw": 4, "un": 2, "blocks_per_sm": {1: 5, 2: 4, 3: 4}.get(tokens, 3)}
     if n <= 4096 and k <= 4096:
         return {**shape, "wk": 2, "wr": 2}, (
             f"GEMV, 4 rows a warp so that a token is read once for them, and 2 x 4 loads in flight; K = {k} is short, "
@@ -275,6 +296,8 @@ def mma_values(m: int, n: int) -> tuple[dict[str, Any], str]:
     few = -(-n // 64) < 40
     wk = 16 if few else 8
     why = f"N = {n} is less than 40 times 64, so that K goes over 16 warps" if few else "K over 8 warps"
-    return {"nt": 1 if m <= 8 else 2, "rb": 1, "wk": wk, "wr": 1, "un": 2, "batches": 2}, (
+    nt = 1 if m <= 8 else 2
+    blocks = 1 if few else 4 - nt  # as many as have room without spilling, as above
+    return {"nt": nt, "rb": 1, "wk": wk, "wr": 1, "un": 2, "batches": 2, "blocks_per_sm": blocks}, (
         f"mma.sync fed from registers, {why}; two batches of 2 x 2 loads, one on its way while the other is multiplied"
     )

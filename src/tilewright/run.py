@@ -189,9 +189,10 @@ def arguments(plan: Plan, operands: Operands) -> list[Any]:
 
 def default_plan(kernel: KernelFile, operands: Operands) -> Plan:
     """The kernel's plan for operands of this kind and alignment. Raises ``UsageError`` where it has none."""
-    plan = kernel.plan_for(operands.problem, aligned=True)
+    problem = operands.problem
+    plan = kernel.plan_for(problem, aligned=True)
     require_tma(plan, operands)
-    return plan if fits(plan, operands) else plan.with_(aligned=False)
+    return plan if fits(plan, operands) else kernel.plan_for(problem, aligned=False)
 
 
 def run(

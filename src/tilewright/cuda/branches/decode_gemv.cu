@@ -8,6 +8,7 @@
 #include <tw/memory.cuh>
 #include <tw/sync.cuh>
 #include <tw/types.cuh>
+#include <tw/warpgroup.cuh>
 
 using tw::i64;
 using namespace plan;
@@ -20,12 +21,12 @@ struct Shared { tw::Partials<WK, BM, BN, 0> partials; };
 
 // C[m, n] = A[m, k] B[k, n] with leading dimensions in elements: A are the tokens, a row each, and B the weights, whose
 // columns lie one after another. So a column of B is a line of memory along K, and a row of the usual weight matrix.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64 ldc) {
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp % WK, first = warp / WK * RW;
+  const int warp = tw::warp_index(), lane = threadIdx.x % 32, part = warp % WK, first = warp / WK * RW;
   const T *tokens[BM], *weights[RW];
 #pragma unroll
   for (int i = 0; i < BM; ++i) tokens[i] = a + (row0 + i < m ? row0 + i : m - 1) * lda;  // past the edge the last one

@@ -7,6 +7,7 @@
 #include <tw/matrix.cuh>
 #include <tw/memory.cuh>
 #include <tw/types.cuh>
+#include <tw/warpgroup.cuh>
 
 using tw::i64;
 using tw::u32;
@@ -21,12 +22,12 @@ struct Shared { tw::Partials<WK, BM, BN, 4> partials; };  // 4: the 8 weights x 
 // C[m, n] = A[m, k] B[k, n] with leading dimensions in elements. The columns of B, weights, are the 16 rows of mma.sync and
 // the rows of A, tokens, its 8 columns. Lane l holds of a row l / 4 in place of k = 2 t, 2 t + 1, 2 t + 8, 2 t + 9 (t = l % 4)
 // and the same 16 on what lies at 8 t ... 8 t + 7: a sum over k does not mind, as long as both operands do it.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64 ldc) {
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, line = lane / 4, at = lane % 4 * 8;
+  const int warp = tw::warp_index(), lane = threadIdx.x % 32, line = lane / 4, at = lane % 4 * 8;
   const int part = warp % WK, first = warp / WK * RB * PAIR;
   const T *tokens[NT], *weights[RB][2];
 #pragma unroll

@@ -25,23 +25,40 @@ template <class Step, class T> __device__ __forceinline__ Vec<u32, 4> load_pairs
   return pairs;
 }
 
-// Steps of DEPTH are dealt to WARPS warps in turn. This one, number `warp`, goes through its own with BATCHES batches of
-// registers: load(step, batch, k0) fills one, multiply(step, batch, k0) uses it, and it is filled again at once. `begin`
-// comes after the first loads have been issued.
+// Steps of DEPTH are dealt to WARPS warps in turn. This one, number `warp`, goes through its own: load(step, batch, k0)
+// fills a batch of registers, multiply(step, batch, k0) uses it. `begin` comes once, after the first loads have been issued
+// and before anything is multiplied. One batch is loaded and multiplied, and other warps load meanwhile; of several each is
+// filled again once it has been used, while the next is multiplied. That loop has no branch, or the compiler would gather
+// the loads of all batches at its end.
 template <int DEPTH, int WARPS, int BATCHES, class Batch, class Load, class Begin, class Multiply>
 __device__ __forceinline__ void stream_k(int k, int warp, Batch (&batches)[BATCHES], Load load, Begin begin, Multiply multiply) {
-  const int whole = k / DEPTH;
-#pragma unroll
-  for (int i = 0; i < BATCHES; ++i)
-    if (warp + i * WARPS < whole) load(WholeStep(), batches[i], (warp + i * WARPS) * DEPTH);
-  begin();
+  const int whole = k / DEPTH, mine = (whole + WARPS - 1 - warp) / WARPS;
+  const auto k_of = [&](int step) { return (warp + step * WARPS) * DEPTH; };
+  if constexpr (BATCHES == 1) {
 #pragma unroll 1
-  for (int step = warp; step < whole; step += BATCHES * WARPS) {
+    for (int step = 0; step < mine; ++step) {
+      load(WholeStep(), batches[0], k_of(step));
+      if (step == 0) begin();
+      multiply(WholeStep(), batches[0], k_of(step));
+    }
+    if (mine == 0) begin();
+  } else {
 #pragma unroll
-    for (int i = 0; i < BATCHES; ++i) {
-      const int now = step + i * WARPS, next = now + BATCHES * WARPS;
-      if (i == 0 || now < whole) multiply(WholeStep(), batches[i], now * DEPTH);
-      if (next < whole) load(WholeStep(), batches[i], next * DEPTH);
+    for (int i = 0; i < BATCHES; ++i)
+      if (i < mine) load(WholeStep(), batches[i], k_of(i));
+    begin();
+    int step = 0;
+#pragma unroll 1
+    for (; step <= mine - 2 * BATCHES; step += BATCHES)
+#pragma unroll
+      for (int i = 0; i < BATCHES; ++i) {
+        multiply(WholeStep(), batches[i], k_of(step + i));
+        load(WholeStep(), batches[i], k_of(step + i + BATCHES));
+      }
+#pragma unroll
+    for (int i = 0; i < 2 * BATCHES - 1; ++i) {  // what is left is less than two rounds
+      if (step + i < mine) multiply(WholeStep(), batches[i % BATCHES], k_of(step + i));
+      if (step + i + BATCHES < mine) load(WholeStep(), batches[i % BATCHES], k_of(step + i + BATCHES));
     }
   }
   if (k % DEPTH != 0 && whole % WARPS == warp) {
