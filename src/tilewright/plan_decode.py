@@ -182,8 +182,7 @@ class GemvPlan(DecodePlan):
                 f"decode gemv takes M of 1 to {cls.most_tokens}, and M is {problem.m}: it would read the weights again "
                 "for the rest"
             )
-        values, _ = gemv_values(problem.m, problem.n, problem.k)
-        return cls(dtype=problem.dtype, aligned=aligned, a_layout=problem.a_layout, b_layout=problem.b_layout, **values)
+        return cls(**_given(problem, aligned), **_roomy(gemv_values(problem.m, problem.n, problem.k)[0], aligned))
 
 
 @dataclass(frozen=True)
@@ -231,8 +230,7 @@ class MmaPlan(DecodePlan):
             raise UsageError(
                 f"decode mma takes M of 1 to {cls.most_tokens}, and M is {problem.m}: the branch for it is swapab"
             )
-        values, _ = mma_values(problem.m, problem.n)
-        return cls(dtype=problem.dtype, aligned=aligned, a_layout=problem.a_layout, b_layout=problem.b_layout, **values)
+        return cls(**_given(problem, aligned), **_roomy(mma_values(problem.m, problem.n)[0], aligned))
 
 
 def _given(problem: Problem, aligned: bool) -> dict[str, Any]:
