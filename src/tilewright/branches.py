@@ -28,7 +28,7 @@ _PLANS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("swapab", "swap-ab"): ("plan_swapab", "SwapAbPlan"),
 }
 _SHAPES: Mapping[str, Mapping[Literal["emulated", "measured", "ragged"], Shape]] = {
-    "decode": {"emulated": (2, 512, 4096), "measured": (2, 4096, 4096), "ragged": (3, 77, 1033)},
+    "decode": {"emulated": (2, 2560, 4096), "measured": (2, 4096, 4096), "ragged": (3, 77, 1033)},
     "swapab": {"emulated": (16, 256, 1024), "measured": (16, 4096, 4096), "ragged": (13, 200, 1544)},
 }
 

@@ -92,6 +92,11 @@ class Plan(ABC):
         return ()
 
     @property
+    def wide(self) -> tuple[str, ...]:
+        """The operands that ``aligned`` is about: their lines are accessed 16 bytes at a time."""
+        return ("a", "b", "c")
+
+    @property
     def counted(self) -> Dim3:
         """The most of M, N and K that is traced for its counts: a tile, or a cluster's, each block having one.
 

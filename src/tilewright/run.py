@@ -117,7 +117,7 @@ def prepare(backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands
         if planned != layout:
             raise UsageError(f"plan is for {planned}-major {name} and the operand is {layout}-major")
     require_tma(plan, operands)
-    if plan.aligned and not operands.aligned:
+    if plan.aligned and not fits(plan, operands):
         raise UsageError("the plan is for rows on 16-byte boundaries and an operand's rows are not: use aligned=False")
     for name, matrix in (("A", operands.a), ("B", operands.b)):
         if overlap(matrix, operands.c):
@@ -133,6 +133,11 @@ def prepare(backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands
         plan.cluster,
         plan.dependent,
     )
+
+
+def fits(plan: Plan, operands: Operands) -> bool:
+    """Whether 16-byte accesses are legal on every line of the operands that an aligned plan has them on."""
+    return all(getattr(operands, name).aligned16 for name in plan.wide)
 
 
 def overlap(one: Matrix, other: Matrix) -> bool:
@@ -184,9 +189,10 @@ def arguments(plan: Plan, operands: Operands) -> list[Any]:
 
 def default_plan(kernel: KernelFile, operands: Operands) -> Plan:
     """The kernel's plan for operands of this kind and alignment. Raises ``UsageError`` where it has none."""
-    plan = kernel.plan_for(operands.problem, aligned=True)
+    problem = operands.problem
+    plan = kernel.plan_for(problem, aligned=True)
     require_tma(plan, operands)
-    return plan if operands.aligned else plan.with_(aligned=False)
+    return plan if fits(plan, operands) else kernel.plan_for(problem, aligned=False)
 
 
 def run(

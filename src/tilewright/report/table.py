@@ -27,7 +27,7 @@ NARROW = 40
 INDENT = 4  # of what stands under a rung's line
 BY_TMA = "T"
 TMA = f"{BY_TMA} moved by TMA, in whole boxes: no requests of lanes"
-HALVES = "above: counted (a tile, K cut to 128) or measured; below: plan, ideal or roof"
+HALVES = "above: counted (a tile, K cut short) or measured; below: plan, ideal or roof"
 GUESSED = "~ by guess: lanes of a warp passed some access unequally often, so its requests are not known exactly"
 
 Row = Mapping[str, Any]
