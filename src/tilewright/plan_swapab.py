@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 WEIGHT_ROWS = 64  # of one wgmma
 CLUSTERS = (1, 2, 4, 8)  # along K
 MOST_TOKENS = 128  # accumulators of a thread: half of them
-# Thread blocks that clusters of so many can place on the 132 SMs of an H200, one an SM: GPCs are not of equal size
-# (measured for 4 and 8, docs/branches/swapab.md).
+# Blocks that clusters of so many can place on the 132 SMs of an H200, one an SM: its GPCs are not of equal size. From a
+# trial of which there is no record; cudaOccupancyMaxActiveClusters says it for the GPU at hand.
 REACHED_SMS = {1: SMS, 2: SMS, 4: 120, 8: 120}
 
 
