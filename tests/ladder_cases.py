@@ -149,7 +149,7 @@ def vast(backend: Backend, rows: int, cols: int, dtype: DType, ld: int) -> Matri
     return Matrix(np.frombuffer(memory, np.uint8).ctypes.data, rows, cols, ld, dtype, memory)
 
 
-def check_far_lines(backend: Backend, rung: Rung, plan: Plan) -> None:
+def check_far_lines(backend: Backend, rung: KernelFile, plan: Plan) -> None:
     """C, then A, then B with lines so far apart that offsets of 32 bits do not reach them; the other is an identity."""
     values = np.random.default_rng(0).standard_normal((4, 20)).astype(plan.dtype.numpy)
     far = vast(backend, 4, 20, plan.dtype, FAR)
