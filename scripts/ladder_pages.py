@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the generated blocks of docs/ladder/*.md, docs/branches/*.md and docs/measuring.md. With --check, only say which are not current.
+"""Write the generated blocks of docs/ladder/*.md, docs/branches/*.md and docs/measuring.md. With --check, only compare.
 
 A block stands between ``<!-- generated: NAME -->`` and ``<!-- end: NAME -->``; all around it is written by hand.
 Derived figures come from the arithmetic, counted ones from the emulator, registers from the compiler and measured ones
