@@ -274,7 +274,7 @@ def gemv_values(m: int, n: int, k: int) -> tuple[dict[str, Any], str]:
     """Rule 1: the plan values of the GEMV for a size, and the reason in words."""
     tokens = max(m, 1)
     if n <= 600:
-        return {"bm": tokens, "rw": 1, "wk": 8, "wr": 1, "un": 4, "blocks_per_sm": {1: 4, 2: 3}.get(tokens, 1)}, (
+        return {"bm": tokens, "rw": 1, "wk": 8, "wr": 1, "un": 4, "blocks_per_sm": 3 if m <= 2 else 1}, (
             f"GEMV, N = {n}: a row a block, so that there are blocks for the SMs, its K over 8 warps, 4 loads deep"
         )
     # As many blocks as have room without spilling (scripts/check_kernels.py); each token more takes registers.
