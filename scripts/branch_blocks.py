@@ -32,7 +32,8 @@ SIZES = (
     (1, 4096, 4096), (1, 28672, 4096), (1, 256, 7168), (2, 2112, 7168), (4, 4096, 4096), (8, 2112, 7168),
     (16, 7168, 2048), (64, 4096, 7168), (64, 28672, 4096),
 )  # fmt: skip
-_COMMON = {each.name for each in fields(Plan)}  # what a column of its own says, or the same in all rows
+# What a column of its own says, or the same in all rows; a tile stands there where it does not follow from the rest.
+_COMMON = {each.name for each in fields(Plan)} - {"bm", "bn", "bk"}
 
 
 def arithmetic_block(branch: Branch) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ from tilewright.checked import check
 from tilewright.count import count
 from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import EmulatorFault, UsageError
-from tilewright.gpu import get_gpu
 from tilewright.operands import random_operands
 from tilewright.plan_base import Plan
 from tilewright.plan_swapab import REACHED_SMS, SwapAbPlan, choose
@@ -323,21 +320,3 @@ def test_hints_and_dependence_are_in_the_code() -> None:
     assert nvrtc.compile_kernel(with_hint).cubin != nvrtc.compile_kernel(without).cubin
     dependent = nvrtc.compile_kernel(KERNEL.source(small_plan(dependent_launch=True), "gpu", "sm_90a"))
     assert dependent.cubin != nvrtc.compile_kernel(with_hint).cubin
-
-
-# ---- its page --------------------------------------------------------------------------------------------------------
-
-PAGE = (Path(__file__).parents[1] / "docs/branches/swapab.md").read_text("utf-8")
-
-
-def test_the_table_on_its_page() -> None:
-    row = re.compile(r"^\| ([\d x]+) \| ([\d x]+), (\d+) \| (\d+) \| (\d) \| (\d+) \| (\d+) KB \|$", re.M)
-    shown = row.findall(PAGE)
-    assert len(shown) == 4
-    for size, tile, *numbers in shown:
-        m, n, k = map(int, size.split(" x "))
-        problem, plan = tight(m, n, k), choose(tight(m, n, k)).plan
-        tiles, flight = np.prod(plan.tiles(problem)), plan.derived(get_gpu("h200"), problem)["bytes_in_flight"]
-        assert tile == f"{plan.bm} x {plan.bn} x {plan.bk}"
-        found = [plan.stages, tiles, plan.cluster_k, plan.grid(problem)[0], flight // 1024]
-        assert found == list(map(int, numbers))
