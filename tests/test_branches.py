@@ -122,7 +122,7 @@ def test_a_plan_is_of_one_kernel() -> None:
         (lambda: GemvPlan(dtype=BF16, rw=0), "rw is 0; at least 1 is possible"),
         (lambda: MmaPlan(dtype=BF16, batches=0), "batches is 0; at least 1 is possible"),
         (lambda: GemvPlan(dtype=BF16, wk=8, wr=8), "8 x 8 warps are 2048 threads; a block has at most 1024"),
-        (lambda: GemvPlan(dtype=BF16, rw=8, un=8), "weights and sums take 264 registers and the rest about 44"),
+        (lambda: GemvPlan(dtype=BF16, rw=8, un=8), "elements and sums take 268 registers and the rest about 44"),
         (lambda: MmaPlan(dtype=BF16, un=4, wk=16, blocks_per_sm=2), "a thread of 2 x 512 on an SM has 64"),
         (lambda: GemvPlan(dtype=BF16, un=2.0), "un is 2.0; it must be an int of 32 bits"),  # type: ignore[arg-type]
         (lambda: GemvPlan(dtype=BF16, dependent_launch=1), "True and False are possible"),  # type: ignore[arg-type]

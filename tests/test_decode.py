@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,6 +116,53 @@ def test_an_empty_c_launches_nothing(backend: Backend, kernel: BranchKernel, mon
 @pytest.mark.parametrize("plan", [PLANS["both"], PLANS["two batches"]], ids=lambda plan: plan.kernel)
 def test_offsets_have_64_bits(backend: Backend, plan: DecodePlan) -> None:
     check_far_lines(backend, kernel_of(plan), plan)
+
+
+def sample(count: int, seed: int) -> list[DecodePlan]:
+    """Legal plans of both kernels, ``count`` of each, drawn with ``seed``."""
+    draw = random.Random(seed).choice
+    found: dict[type[DecodePlan], list[DecodePlan]] = {GemvPlan: [], MmaPlan: []}
+    while min(map(len, found.values())) < count:
+        common: dict[str, Any] = {
+            "dtype": draw((BF16, FP16)), "wk": draw((1, 2, 3, 5, 8)), "wr": draw((1, 2, 3)), "un": draw((1, 2, 3)),
+            "aligned": draw((True, False)), "blocks_per_sm": draw((1, 2)), "dependent_launch": draw((True, False)),
+        }  # fmt: skip
+        own: dict[type[DecodePlan], dict[str, Any]] = {
+            GemvPlan: {"bm": draw((1, 2, 3, 4)), "rw": draw((1, 2, 3, 4, 8))},
+            MmaPlan: {"nt": draw((1, 2)), "rb": draw((1, 2, 3)), "batches": draw((1, 2, 3))},
+        }
+        for kind, plans in found.items():
+            with suppress(UsageError):
+                plans.append(kind(**common, **own[kind]))
+    return [plan for plans in found.values() for plan in plans[:count]]
+
+
+def said(plan: DecodePlan) -> str:
+    return f"{plan.kernel}-{plan.threads}-{plan.bk}-{plan.bn}"
+
+
+def check_sampled(backend: Backend, plan: DecodePlan) -> None:
+    """Small integers, of which every sum is exact, at three sizes that depend on the plan."""
+    for m, n, k in ((1, 1, plan.bk * plan.wk), (plan.bm, plan.bn + 1, 2 * plan.bk - 5), (plan.bm + 2, plan.bn, 999)):
+        problem = posed(m, n, k, plan.dtype)
+        a, b = random_operands(problem, fill="integers")
+        found = product(backend, kernel_of(plan), problem, plan, pair=(a, b))
+        np.testing.assert_array_equal(found, (a.astype(np.float32) @ b.astype(np.float32)).astype(plan.dtype.numpy))
+
+
+@pytest.mark.parametrize(
+    "plan", sample(8, seed=1), ids=lambda plan: f"{plan.kernel}-{plan.threads}-{plan.bk}-{plan.bn}"
+)
+def test_sampled_plans_are_exact_in_the_emulator(plan: DecodePlan) -> None:
+    check_sampled(EmulatorBackend("random", seed=plan.bn), plan)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(
+    "plan", sample(100, seed=2), ids=lambda plan: f"{plan.kernel}-{plan.threads}-{plan.bk}-{plan.bn}"
+)
+def test_sampled_plans_are_exact_on_a_gpu(cuda: Backend, plan: DecodePlan) -> None:
+    check_sampled(cuda, plan)
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ LANES = 32
 LOAD_BYTES = 16  # of a lane: the widest there is
 MOST_THREADS = 1024
 MOST_REGISTERS = 255
-# The least beside weights and sums (addresses of lines, tokens, counters) with which ptxas spills nothing in a loop.
+# The least beside these (addresses of lines, counters) with which ptxas spills nothing in a main loop; outside it may
+# where a plan comes close. Default plans spill nothing anywhere (scripts/check_kernels.py).
 SPARE_REGISTERS = 44
 COUNTED_DEPTH = 4096  # the most of K that is traced: a whole one of the usual sizes, as sums are stored once a K
 
@@ -68,7 +69,7 @@ class DecodePlan(BranchPlan):
     @property
     @abstractmethod
     def registers(self) -> int:
-        """Registers of a thread that hold weights and sums."""
+        """Registers of a thread that hold elements and sums."""
 
     @property
     def available_registers(self) -> int:
@@ -123,7 +124,7 @@ class DecodePlan(BranchPlan):
         most = self.available_registers
         if self.registers + SPARE_REGISTERS > most:
             yield (
-                f"weights and sums take {self.registers} registers and the rest about {SPARE_REGISTERS}; a thread of "
+                f"elements and sums take {self.registers} registers and the rest about {SPARE_REGISTERS}; a thread of "
                 f"{self.blocks_per_sm} x {self.threads} on an SM has {most}"
             )
         if self.shared_bytes > _GPU.shared_bytes_per_block:
@@ -156,8 +157,8 @@ class GemvPlan(DecodePlan):
 
     @property
     def registers(self) -> int:
-        """Four of each load and a sum of each row and token."""
-        return 4 * self.un * self.rw + self.rw * self.bm
+        """Four of each load, of weights and of tokens at one depth, and a sum of each row and token."""
+        return 4 * self.un * self.rw + 4 * self.bm + self.rw * self.bm
 
     @property
     def shared_parts(self) -> Mapping[str, int]:
