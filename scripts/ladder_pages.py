@@ -62,8 +62,8 @@ def pages(root: Path, records: Sequence[Record]) -> dict[Path, dict[str, Maker]]
     return found
 
 
-def renew(text: str, makers: Mapping[str, Maker]) -> Renewed:
-    """Make every block of a page anew."""
+def renew(text: str, makers: Mapping[str, Maker], script: str = "scripts/ladder_pages.py") -> Renewed:
+    """Make every block of a page anew; ``script`` is what a reader of "not current" is told to run."""
     found = Renewed(text)
     names = [match[1] for match in _BLOCK.finditer(text)]
     found.wrong += [f"block {name} stands there {names.count(name)} times" for name in makers if names.count(name) != 1]
@@ -79,7 +79,7 @@ def renew(text: str, makers: Mapping[str, Maker]) -> Renewed:
             found.unmade.append(f"block {name} cannot be made here: {error}")
             return match[0]
         if new != old:
-            found.stale.append(f"block {name} is not current: run scripts/ladder_pages.py")
+            found.stale.append(f"block {name} is not current: run {script}")
         return f"<!-- generated: {name} -->\n{new}<!-- end: {name} -->"
 
     found.text = _BLOCK.sub(again, text)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Write the tables of README.md from the records in results/. With --check, only say whether they are current.
+"""Write the tables of README.md from the records in results/, and what a command prints, from the command itself.
 
 The ladder: the newest H200 record of each rung on one problem, beside the vendor's of the same runs. The main kernel:
-the rows of tensor_rows.json. What has no record shows dashes; nothing is typed by hand.
+the rows of tensor_rows.json. What has no record shows dashes; nothing is typed by hand. With --check, only say whether
+all is current.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tensor_table
+from command_output import command_block
 from ladder_records import GPU, ROOT, SIZE, of_gpu, on_tensor_cores, record_of
 
 from tilewright import ladder, results, roofline
 from tilewright.dtypes import BF16, FP32
 from tilewright.results import Record
 
-BEGIN = "<!-- {} table: written by scripts/readme_table.py from results/, do not edit -->"
-END = "<!-- end of {} table -->"
+BEGIN = "<!-- {}: written by scripts/readme_table.py, do not edit -->"
+END = "<!-- end of {} -->"
 HEADER = """\
 | rung | what it adds | fp32 TFLOPS | of the roof | to cuBLAS | bf16 TFLOPS | of the roof | to cuBLAS |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 DTYPES = (FP32, BF16)
+PLAN = "tilewright plan 8192 8192 8192 --layout rc --gpu h200 --top 3"
 
 
 def table(records: Sequence[Record]) -> str:
@@ -91,11 +94,20 @@ def _provenance(shown: Sequence[Record]) -> str:
     )
 
 
-TABLES: dict[str, Callable[[Sequence[Record]], str]] = {"ladder": table, "main kernel": tensor_table.summary}
+def planned(records: Sequence[Record]) -> str:
+    """What ``tilewright plan`` answers to one question: predicted, so no record has a part in it."""
+    return command_block(PLAN)
+
+
+TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
+    "ladder table": table,
+    "main kernel table": tensor_table.summary,
+    "plan": planned,
+}
 
 
 def replaced(readme: str, name: str, new: str) -> str:
-    """The README with ``new`` between a table's markers. Raises ``ValueError`` when they are not there once."""
+    """The README with ``new`` between the markers of a block. Raises ``ValueError`` when they are not there once."""
     begin, end = BEGIN.format(name), END.format(name)
     pattern = re.compile(rf"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
     if len(pattern.findall(readme)) != 1:
@@ -115,7 +127,7 @@ def main() -> int:
     for name, make in TABLES.items():
         new = replaced(new, name, make(records))
     if arguments.check:
-        print(f"README tables: {'current' if new == old else 'not current: run scripts/readme_table.py'}")
+        print(f"README blocks: {'current' if new == old else 'not current: run scripts/readme_table.py'}")
         return 0 if new == old else 1
     path.write_text(new, encoding="utf-8")
     return 0

@@ -8,10 +8,56 @@ from typing import Any
 from tilewright.dtypes import BF16
 from tilewright.plan_tensor import TensorPlan
 from tilewright.planner.candidate import Candidate, Predicted, Raster
+from tilewright.planner.judgement import Finding, Judgement, Mistake
 from tilewright.planner.planning import Planning
 from tilewright.problem import Problem
 
 SMS = 132
+# What the JSON of each is documented to have.
+CANDIDATE_KEYS = {
+    "family",
+    "tile",
+    "stages",
+    "max_stages",
+    "max_stages_no_epilogue",
+    "cluster",
+    "consumers",
+    "schedule",
+    "raster",
+    "split",
+    "swap_ab",
+    "tail",
+    "k_alternates",
+    "intensity_flop_per_byte",
+    "operand_traffic_bytes",
+    "operand_traffic_bytes_multicast",
+    "stage_bytes",
+    "shared_bytes",
+    "accumulator_registers_per_thread",
+    "register_split",
+    "tiles",
+    "waves",
+    "wave_efficiency",
+    "terms_us",
+    "predicted_us",
+    "rejected",
+    "label",
+    "plan",
+}
+PLANNING_KEYS = {
+    "schema",
+    "problem",
+    "gpu",
+    "assumed_gpu",
+    "clock",
+    "regime",
+    "pick",
+    "candidates",
+    "calibration",
+    "sms",
+    "clock_mhz",
+    "other_clock_mhz",
+}
 TERMS = ("launch", "first_load", "tensor", "shared_port", "l2", "hbm", "issue", "main_loop", "epilogue")
 
 
@@ -77,3 +123,32 @@ def planning(problem: Problem | None = None, **more: Any) -> Planning:
         "regime": "compute", "calibration": "H200, measured", "ranked": (first, second, third), "rejected": (none,),
     }  # fmt: skip
     return Planning(**{**values, **more})
+
+
+def judgement(fits: bool = True) -> Judgement:
+    """A tile that fits, beaten by one candidate; or one that does not."""
+    asked = planning()
+    tile = asked.ranked[1] if fits else asked.rejected[0]
+    findings = (
+        Finding("stages", True, 4, 4, "", "4 stages of 48 KB take 192 KB of 227 KB.", "the arithmetic"),
+        Finding("registers", fits, 128, 255, "", "An accumulator register for each of 128 values.", "the guide"),
+        Finding("waves", False, 0.5, 1.0, "", "Half of the last wave is idle.", "the raster", hard=False),
+        Finding("intensity", None, 85.3, None, "FLOP/B", "128 x 256 / (128 + 256) = 85.3 FLOP/B.", "the tile"),
+    )
+    return Judgement(
+        problem=asked.problem,
+        gpu="h200",
+        assumed_gpu=False,
+        sms=132,
+        clock="sustained",
+        calibration="H200, measured",
+        tile=tile.tile,
+        stages=tile.stages,
+        cluster=tile.cluster,
+        consumers=tile.consumers,
+        schedule=tile.schedule,
+        findings=findings,
+        mistakes=(Mistake("intensity against the HBM ridge", "It is held against 206.", "Hold it against L2."),),
+        candidate=tile if fits else None,
+        better=(asked.pick,),
+    )

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 from cli_runner import process, run, squeezed
-from plan_cases import planning
-from test_plan_html import Structure
-from test_plan_json import CANDIDATE_KEYS, PLANNING_KEYS
-from test_plan_judgement import judgement
+from html_structure import Structure
+from plan_cases import CANDIDATE_KEYS, PLANNING_KEYS, judgement, planning
 from typer.testing import CliRunner, Result
 
 import tilewright
@@ -66,7 +64,7 @@ def test_the_pick_comes_with_its_reasons_and_times() -> None:
     assert f"{times.sustained:,.1f} us sustained at {asked.clock_mhz / 1e3:.2f} GHz" in text
     assert f"(8 times in 10 between {times.low:,.1f} and {times.high:,.1f})" in text
     assert f"{times.burst:,.1f} us burst at {asked.other_clock_mhz / 1e3:.2f} GHz" in text
-    assert f"{2 * 8192**3 / times.sustained / 1e6:.4g} TFLOPS" in text
+    assert f"{2 * 8192**3 / times.sustained / 1e6:,.1f} TFLOPS" in text
     assert f"{asked.regime}-limited: " in text
     assert re.search(r"launch [\d.]+ \+ first load [\d.]+ \+ main loop [\d.,]+ \+ epilogue [\d.]+ us", text)
     assert f"= {asked.pick.accumulator_registers_per_thread} registers a thread, of at most 255" in text
@@ -142,8 +140,11 @@ def test_the_clock_constants_may_come_from_a_file(tmp_path: Path) -> None:
 
     path = tmp_path / "mine.json"
     shipped("h100").save(path)
-    found = document("512", "512", "512", *H200, "--calibration", str(path))
-    assert found["calibration"] == shipped("h100").label
+    found = document("512", "512", "512", "--calibration", str(path))
+    assert (found["gpu"], found["assumed_gpu"], found["calibration"]) == ("h100", False, shipped("h100").label)
+    refused = run("plan", "512", "512", "512", *H200, "--calibration", str(path))
+    assert refused.exit_code == 2
+    assert "the plan is for H200 SXM" in squeezed_words(refused.stderr)
     assert shipped("h100").label in squeezed_words(run("plan", "512", "512", "512", "--calibration", str(path)).stdout)
 
 
@@ -166,7 +167,7 @@ def test_a_k_of_0_still_writes_c() -> None:
     found = document("512", "512", "0", *H200)
     assert found["pick"]["terms_us"]["tensor"] == 0
     assert found["pick"]["predicted_us"]["sustained"] > 0
-    assert "0 TFLOPS" in run("plan", "512", "512", "0", *H200).stdout
+    assert "0.0 TFLOPS" in squeezed_words(run("plan", "512", "512", "0", *H200).stdout)
 
 
 # two compared
@@ -244,6 +245,29 @@ def test_a_tile_is_judged_as_it_was_asked(judged: list[dict[str, Any]], tmp_path
     assert second == {**common, "tile": (128, 192, 64), "clock": "burst", **chosen}
     assert third["tile"] == (64, 64, 64)
     assert (first["problem"].m, first["problem"].b_layout) == (4096, "column")
+
+
+def test_a_real_tile_that_does_not_fit_is_an_answer(tmp_path: Path) -> None:
+    question = ("plan", "4096", "4096", "4096", "--layout", "rc", *H200, "--tile", "256x256x64")
+    done = run(*question, "--html", str(tmp_path / "page.html"))
+    assert done.exit_code == 0
+    text = squeezed_words(done.stdout)
+    assert "256x256x64 s3 1x1 cooperative does not fit" in text
+    assert "NO accumulators C is held in 256 x 256 / 256 threads = 256 registers a thread, of at most 255" in text
+    assert Structure((tmp_path / "page.html").read_text()).has("does not fit")
+    found = json.loads(run(*question, "--json").stdout)
+    assert found["fits"] is False
+    assert found["candidate"] is None
+    fits = run(*question[:-1], "128x256x64", "--stages", "4", "--cluster", "2x1", "--picture")
+    assert "128x256x64 s4 2x1 cooperative fits: " in squeezed_words(fits.stdout)
+    assert "registers of an SM: 65,536" in fits.stdout
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_judgement_fits_the_terminal(columns: int) -> None:
+    done = wide(columns, "640", "7168", "7168", "--layout", "rc", *H200, "--tile", "128x256x64")
+    assert max(map(len, done.stdout.splitlines())) <= columns
+    assert "mistake: " in done.stdout
 
 
 # mistakes

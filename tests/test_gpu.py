@@ -82,7 +82,7 @@ def test_hopper_limits() -> None:
 def test_only_memory_differs_between_the_two() -> None:
     h100, h200 = get_gpu("h100"), get_gpu("h200")
     differing = {f.name for f in fields(GpuSpec) if f.compare and getattr(h100, f.name) != getattr(h200, f.name)}
-    assert differing == {"name", "key", "hbm_bytes_per_s", "l2_bytes", "l2_bytes_per_s"}
+    assert differing == {"name", "key", "hbm_bytes_per_s", "memory_bytes", "l2_bytes", "l2_bytes_per_s"}
 
 
 def test_query_recognises_a_known_board(monkeypatch: pytest.MonkeyPatch) -> None:

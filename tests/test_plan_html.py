@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
+from html_structure import Structure
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_cases import planning
-from test_plan_judgement import judgement
+from plan_cases import judgement, planning
 
 import tilewright
 from tilewright.planner.judgement import Finding
@@ -18,44 +17,7 @@ from tilewright.planner.why import why
 from tilewright.problem import Problem
 from tilewright.report.plan_html import page, planning_html
 
-VOID = {"meta", "br"}
 NASTY = "<script>alert('x')</script> & \"quoted\""
-
-
-class Structure(HTMLParser):
-    """The elements of a page, each closed where it must be, and its texts outside of style."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.texts: list[str] = []
-        self.links: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self.open, f"not closed: {self.open}"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.links += [
-            value or "" for name, value in attrs if name in ("href", "src", "xlink:href", "srcset", "action")
-        ]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open[-1:] != ["style"]:
-            self.texts.append(data.strip())
-
-    def has(self, text: str) -> bool:
-        return any(text in each for each in self.texts)
 
 
 def test_a_page_is_well_formed_and_needs_nothing_else() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_cases import candidate, planning, tensor_plan
+from plan_cases import CANDIDATE_KEYS, PLANNING_KEYS, candidate, planning, tensor_plan
 from strategies import problems
 
 import tilewright
@@ -18,51 +18,6 @@ from tilewright.planner.candidate import Candidate, Predicted, Raster
 from tilewright.planner.planning import Planning
 from tilewright.planner.why import Why, why
 from tilewright.problem import Problem
-
-CANDIDATE_KEYS = {
-    "family",
-    "tile",
-    "stages",
-    "max_stages",
-    "max_stages_no_epilogue",
-    "cluster",
-    "consumers",
-    "schedule",
-    "raster",
-    "split",
-    "swap_ab",
-    "tail",
-    "k_alternates",
-    "intensity_flop_per_byte",
-    "operand_traffic_bytes",
-    "operand_traffic_bytes_multicast",
-    "stage_bytes",
-    "shared_bytes",
-    "accumulator_registers_per_thread",
-    "register_split",
-    "tiles",
-    "waves",
-    "wave_efficiency",
-    "terms_us",
-    "predicted_us",
-    "rejected",
-    "label",
-    "plan",
-}
-PLANNING_KEYS = {
-    "schema",
-    "problem",
-    "gpu",
-    "assumed_gpu",
-    "clock",
-    "regime",
-    "pick",
-    "candidates",
-    "calibration",
-    "sms",
-    "clock_mhz",
-    "other_clock_mhz",
-}
 
 whole = st.integers(0, 2**40)
 real = st.floats(0, 1e12)

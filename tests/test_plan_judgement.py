@@ -5,41 +5,12 @@ from __future__ import annotations
 import io
 
 import pytest
-from plan_cases import planning
+from plan_cases import judgement
 from rich.console import Console
 
-from tilewright.planner.judgement import Finding, Judgement, Mistake
+from tilewright.planner.judgement import Judgement
 from tilewright.report.plan_table import judgement_text
 from tilewright.report.plan_words import mark
-
-
-def judgement(fits: bool = True) -> Judgement:
-    """A tile that fits, beaten by one candidate; or one that does not."""
-    asked = planning()
-    tile = asked.ranked[1] if fits else asked.rejected[0]
-    findings = (
-        Finding("stages", True, 4, 4, "", "4 stages of 48 KB take 192 KB of 227 KB.", "the arithmetic"),
-        Finding("registers", fits, 128, 255, "", "An accumulator register for each of 128 values.", "the guide"),
-        Finding("waves", False, 0.5, 1.0, "", "Half of the last wave is idle.", "the raster", hard=False),
-        Finding("intensity", None, 85.3, None, "FLOP/B", "128 x 256 / (128 + 256) = 85.3 FLOP/B.", "the tile"),
-    )
-    return Judgement(
-        problem=asked.problem,
-        gpu="h200",
-        assumed_gpu=False,
-        sms=132,
-        clock="sustained",
-        calibration="H200, measured",
-        tile=tile.tile,
-        stages=tile.stages,
-        cluster=tile.cluster,
-        consumers=tile.consumers,
-        schedule=tile.schedule,
-        findings=findings,
-        mistakes=(Mistake("intensity against the HBM ridge", "It is held against 206.", "Hold it against L2."),),
-        candidate=tile if fits else None,
-        better=(asked.pick,),
-    )
 
 
 def shown(made: Judgement, width: int) -> list[str]:

@@ -15,6 +15,7 @@ import tilewright
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.gpu import get_gpu
 from tilewright.planner import plan as planning_module
+from tilewright.planner.calibration import shipped
 from tilewright.planner.family import Family, families, register
 from tilewright.planner.lazy import LazySequence, chained
 from tilewright.problem import Problem
@@ -139,3 +140,48 @@ def test_a_lazy_sequence_is_its_tuple() -> None:
     assert chained([squares, (), (7,)]) == (0, 1, 4, 9, 16, 7)
     with pytest.raises(IndexError):
         squares[5]
+
+
+@pytest.mark.parametrize("wrong", [{"m": 512.0}, {"m": True}, {"sms": 132.0}])
+def test_an_answer_that_is_kept_does_not_let_a_wrong_type_pass(wrong: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"m": 1, "n": 512, "k": 512, "sms": 132} | {
+        name: int(value) for name, value in wrong.items()
+    }
+    tilewright.plan(**right, gpu="h200")
+    with pytest.raises(UsageError):
+        tilewright.plan(**(right | wrong), gpu="h200")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"m": 8, "n": 8, "k": 8, "dtype": ["bf16"]}, "unhashable"),
+        ({"m": 8, "n": 8, "k": 8, "layout": ["rr"]}, "unhashable"),
+        ({"m": 8, "n": 8, "k": 8, "gpu": 5}, "gpu is a int; it must be a name"),
+        ({"problem": 5}, "problem is a int; it must be a Problem"),
+        ({"m": 7, "problem": Problem(8, 8, 8, "bf16")}, "give one or the other"),
+        ({"m": 10**6, "n": 10**6, "k": 10**6}, "are 6,000 GB; H200 SXM has 141 GB of memory"),
+        ({"m": 2**31 - 2000, "n": 2**31 - 2000, "k": 64}, "141 GB of memory"),
+        ({"m": 8, "n": 8, "k": 8, "calibration": shipped("h100")}, "the plan is for H200 SXM"),
+    ],
+)
+def test_arguments_that_make_no_sense_together(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        tilewright.plan(**({"gpu": "h200"} | given))
+
+
+def test_no_interval_begins_below_what_any_kernel_needs() -> None:
+    for problem in (
+        Problem(13472, 9664, 1504, "fp32"),
+        Problem(11048, 7392, 15592, "bf16"),
+        Problem(64, 28672, 4096, "bf16"),
+    ):
+        for clock, gpu in (("sustained", "h200"), ("burst", "h100")):
+            planning = tilewright.plan(problem=problem, gpu=gpu, clock=clock)  # type: ignore[arg-type]
+            spec, times = get_gpu(gpu), planning.pick.predicted_us
+            peak = spec.fp32_tflops if problem.dtype.name == "fp32" else spec.bf16_tensor_tflops
+            assert times is not None
+            assert peak is not None
+            least = max(problem.flops / peak / 1e6, problem.bytes_moved / spec.hbm_bytes_per_s * 1e6)
+            ranks = times.sustained if clock == "sustained" else times.burst
+            assert min(least, ranks) * (1 - 1e-9) <= times.low <= ranks <= times.high

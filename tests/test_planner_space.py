@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from itertools import product
@@ -48,10 +49,18 @@ def test_every_legal_kind_is_a_candidate(dtype: DType, layout: str) -> None:
         for p in legal_plans(MAIN)
         if (p.dtype, p.a_layout, p.b_layout) == (dtype, *LAYOUTS[layout])
     }  # fmt: skip
-    found = [kind(each) for each in main_kernels(planning)]
+    ranked = [kind(each) for each in main_kernels(planning)]
+    twins = [kind(each) for each in planning.rejected if "no tile is cut" in str(each.rejected)]
     assert len(legal) > 150
-    assert set(found) == legal
-    assert len(found) == len(legal), "each once"
+    assert {*ranked, *twins} == legal
+    assert len(ranked) + len(twins) == len(legal), "each once"
+    # A half tail that cuts nothing is the kernel without one, which is ranked.
+    assert twins
+    assert {(*twin[:-1], "whole") for twin in twins} <= set(ranked)
+    lone = [each for each in planning.ranked if each.tail == "half" and math.prod(each.cluster) == 1]
+    assert lone
+    cuts = [2 * (each.tiles - (each.waves - 1) * 132) <= 132 for each in lone]
+    assert all(cut or each.tile[0] == 384 for cut, each in zip(cuts, lone, strict=True))  # whole, no TMA box is so long
 
 
 def test_what_is_no_candidate_is_rejected_with_the_sentence_of_the_plan() -> None:
@@ -157,7 +166,7 @@ def test_a_family_that_cannot_read_the_problem_says_why() -> None:
     odd = tilewright.plan(1000, 1000, 777, gpu="h200")
     assert {each.family for each in odd.ranked} == {"mma_sync", "simt"}
     (reason,) = {each.rejected for each in odd.rejected if each.family == "wgmma"}
-    assert reason == "lda is 777, lines of 1554 bytes; TMA moves lines that start on 16-byte boundaries"
+    assert reason == "lda makes lines of A 1,554 B apart; TMA steps multiples of 16 B below 2^40"
     single = tilewright.plan(1024, 1024, 1024, dtype="fp32", gpu="h200")
     assert {each.family for each in single.ranked} == {"simt"}
     assert {each.rejected for each in single.rejected} == {

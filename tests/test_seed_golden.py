@@ -11,10 +11,7 @@ import dataclasses
 
 import pytest
 
-from tilewright.dtypes import BF16
-from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
-from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
 from tilewright.roofline import (
     bandwidth_needed,
@@ -36,16 +33,12 @@ from tilewright.roofline import (
     shared_port_demand,
     threads_per_tile,
     tile_intensity,
-    tiled_traffic,
 )
 from tilewright.roofline_tensor import (
-    WARPGROUP_ROWS,
-    bytes_in_flight,
+    accumulator_registers,
     l2_demand,
     operand_bytes_per_mac,
     port_demand,
-    tensor_clocks,
-    waves,
 )
 
 H100, H200 = get_gpu("h100"), get_gpu("h200")
@@ -240,77 +233,9 @@ def test_why_the_tensor_cores_read_operands_from_shared_memory() -> None:
     assert asked[0] * clocks_per_s / 1e12 == pytest.approx(23.2, abs=0.05)
 
 
-def test_larger_tiles_raise_intensity() -> None:
-    # "Why 128 x 128 and not 256 x 256? Larger tiles raise intensity"; Hopper kernels use 128 x 256.
-    # The second text's table, in which BM x BN / (BM + BN) is FLOP a byte because an element has two.
-    tiles = ((64, 64), (128, 128), (128, 256), (256, 256))
-    intensities = [tile_intensity(bm, bn, BF16_BYTES).value for bm, bn in tiles]
-    assert intensities == pytest.approx([32, 64, 256 / 3, 128])
-    assert round(intensities[2], 1) == 85.3
-    assert intensities == [bm * bn / (bm + bn) for bm, bn in tiles]
-
-
-@pytest.mark.parametrize(
-    ("bm", "bn", "kilobytes", "most"), [(64, 64, 16, 14), (128, 128, 32, 7), (128, 256, 48, 4), (256, 256, 64, 3)]
-)
-def test_stages(bm: int, bn: int, kilobytes: int, most: int) -> None:
-    # "(128 + 256) x 64 x 2 B = 48 KB; 227 KB per block / 48 KB = 4 stages": KB are KiB, no epilogue buffer counted.
-    stage = k_step_bytes(bm, bn, 64, BF16_BYTES)
-    assert stage.value == kilobytes * 1024
-    assert H100.shared_bytes_per_block // int(stage.value) == most
-    # "The TMA for stage k + 3 is in flight while WGMMA works on stage k."
-    assert bytes_in_flight(4, int(stage.value)).value == 3 * kilobytes * 1024
-
-
-def test_a_k_step_is_a_swizzled_row() -> None:
-    assert 64 * BF16_BYTES == 128
-    # "M64nNk16": one slice of 64 rows a warpgroup.
-    assert WARPGROUP_ROWS == 64
-    assert tensor_clocks(64 * 256 * 16, H100).value == 128
-
-
-def test_the_accumulator_of_the_largest_tile() -> None:
-    # "128 x 256 FP32 = 32,768 values = 128 KB of registers", half of the file; 128 a thread of two warpgroups.
-    plan = TensorPlan(
-        rung=8, dtype=BF16, bm=128, bn=256, bk=64, stages=4, consumers=2, producer_registers=40, consumer_registers=232
-    )
-    assert plan.bm * plan.bn == 32_768 == H100.registers_per_sm // 2
-    assert plan.bm * plan.bn * FP32_BYTES == 128 * 1024
-    assert plan.accumulators == 128
-    assert H100.registers_per_sm * FP32_BYTES == 256 * 1024
-    assert H100.max_registers_per_thread == 255
-    # "128 threads x 40 + 256 threads x 232 = 5,120 + 59,392 = 64,512 <= 65,536"
-    assert (128 * 40, 256 * 232) == (5_120, 59_392)
-    assert 128 * plan.producer_registers + 256 * plan.consumer_registers == 64_512 <= H100.registers_per_sm
-    assert plan.tile_bytes == 48 * 1024
-    # "128 x 128: 64", "256 x 256: 256 (does not fit)": a thread has 255 at most. Of "64 x 64: 16" only one warpgroup
-    # could have a share, since every wgmma has 64 rows, and it would hold 32.
-    assert plan.with_(bm=128, bn=128).accumulators == 64
-    assert plan.with_(bm=64, bn=64, consumers=1, consumer_registers=248).accumulators == 32
-    with pytest.raises(UsageError, match="takes 256 accumulators"):
-        plan.with_(bm=256, bn=256, stages=3)
-
-
-def test_waves_of_large_tiles() -> None:
-    # "A 640 by 7,168 GEMM makes 140 tiles of 128 by 256, which runs as two waves with the second nearly empty."
-    found = waves(Problem(640, 7168, 7168, "bf16"), 128, 256, H100.sm_count)
-    assert (found.tiles, found.waves) == (140, 2)
-    assert found.last == pytest.approx(8 / 132)
-
-
-def test_fp8_needs_the_same_bandwidth() -> None:
-    # "Bytes per element halve, so a 48 KB stage holds BK = 128 and intensity doubles, but the peak doubles too."
-    assert k_step_bytes(128, 256, 128, 1).value == k_step_bytes(128, 256, 64, BF16_BYTES).value
-    fp8, bf16 = tile_intensity(128, 256, 1).value, tile_intensity(128, 256, BF16_BYTES).value
-    assert fp8 == 2 * bf16
-    assert bandwidth_needed(1978.8, fp8).value == bandwidth_needed(989.4, bf16).value
-
-
-@pytest.mark.parametrize(("bn", "gigabytes", "needed"), [(128, 17.2, 15.5), (256, 12.9, 11.6)])
-def test_traffic_of_tiles(bn: int, gigabytes: float, needed: float) -> None:
-    # The second text's figures for 8192 cubed: every A element once per tile column, every B element per row.
-    cube = Problem(8192, 8192, 8192, "bf16")
-    traffic = tiled_traffic(cube, 128, bn).value
-    assert traffic / 1e9 == pytest.approx(gigabytes, abs=0.05)
-    assert cube.flops / traffic == pytest.approx(tile_intensity(128, bn, BF16_BYTES).value)
-    assert bandwidth_needed(989, cube.flops / traffic).value == pytest.approx(needed, abs=0.05)
+def test_larger_tiles_raise_intensity_and_cost_registers() -> None:
+    # "Why 128 x 128 and not 256 x 256?" The figures that answer it are those of the second text (test_seed2_golden.py).
+    tiles = ((128, 128), (128, 256), (256, 256))
+    assert [tile_intensity(bm, bn, BF16_BYTES).value for bm, bn in tiles] == pytest.approx([64, 256 / 3, 128])
+    assert [k_step_bytes(bm, bn, 64, BF16_BYTES).value // 1024 for bm, bn in tiles] == [32, 48, 64]
+    assert [accumulator_registers(bm, bn, 2).value for bm, bn in tiles] == [64, 128, 256]

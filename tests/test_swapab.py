@@ -211,7 +211,7 @@ def test_what_is_counted(shape: tuple[int, int, int]) -> None:
     assert counts.useful == counts.multiply_adds
     for requests in (counts.operands["c"].stores, counts.shared_loads, counts.shared_stores):
         assert requests.cost == requests.ideal > 0  # whole sectors; no two lanes want one bank
-    weights = plan.bn * plan.counted[2] * 2
+    weights = plan.bn * problem.k * 2
     assert counts.operands["b"].copied_in.global_bytes == weights  # once
 
 

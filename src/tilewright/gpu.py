@@ -30,8 +30,8 @@ class GpuSpec:
     ``key`` is the short name that ``get_gpu`` takes, None for a device the tables do not know. Clocks are
     in MHz, rates in TFLOPS (1e12 operations a second, dense) and bytes a second, sizes in bytes.
     ``bf16_tensor_tflops`` and ``bf16_tensor_flop_per_clock`` (of one SM) hold for fp16 too. They, the tensor rate of
-    fp8 and ``l2_bytes_per_s`` (reads that hit) are None where no source gives them. ``sources`` says, by field name,
-    where each constant comes from.
+    fp8, ``l2_bytes_per_s`` (reads that hit) and ``memory_bytes`` are None where no source gives them. ``sources`` says,
+    by field name, where each constant comes from.
     """
 
     name: str
@@ -44,6 +44,7 @@ class GpuSpec:
     bf16_tensor_flop_per_clock: int | None
     fp8_tensor_tflops: float | None
     hbm_bytes_per_s: float
+    memory_bytes: int | None
     l2_bytes: int
     l2_bytes_per_s: float | None
     shared_bytes_per_block: int
@@ -86,6 +87,7 @@ def _hopper_sources(datasheet: str, l2: str) -> Mapping[str, str]:
             "bf16_tensor_flop_per_clock": f"{_WHITEPAPER}: 989.4 TFLOPS / (132 SMs x 1.83 GHz)",
             "fp8_tensor_tflops": f"{_WHITEPAPER}: 1,978.9 dense; the datasheet's 3,958 is with sparsity",
             "hbm_bytes_per_s": datasheet,
+            "memory_bytes": datasheet,
             "l2_bytes": l2,
             "shared_bytes_per_block": f"{_SPECIFICATIONS_9_0}: 227 KB",
             "shared_bytes_per_sm": f"{_SPECIFICATIONS_9_0}: 228 KB",
@@ -105,6 +107,7 @@ _KNOWN = {
             name="H100 SXM",
             key="h100",
             hbm_bytes_per_s=3.35e12,
+            memory_bytes=80 * 10**9,
             l2_bytes=50 * 2**20,
             l2_bytes_per_s=None,
             sources=_hopper_sources(_DATASHEET_H100, _WHITEPAPER),
@@ -114,6 +117,7 @@ _KNOWN = {
             name="H200 SXM",
             key="h200",
             hbm_bytes_per_s=4.8e12,
+            memory_bytes=141 * 10**9,
             l2_bytes=60 * 2**20,
             l2_bytes_per_s=9.67e12,
             sources=MappingProxyType({**_hopper_sources(_DATASHEET_H200, _DEVICE), "l2_bytes_per_s": _L2_H200}),
@@ -236,6 +240,7 @@ def _from_properties(name: str, properties: Any) -> GpuSpec:
         bf16_tensor_tflops=None,
         bf16_tensor_flop_per_clock=None,
         fp8_tensor_tflops=None,
+        memory_bytes=None,
         l2_bytes_per_s=None,
         shared_bytes_per_clock=128,
         max_registers_per_thread=255,

@@ -255,7 +255,7 @@ class Choice:
 
 
 def choose(m: int, n: int, k: int, *, dependent: bool = False) -> Choice:
-    """The kernel by the rules that were measured on an H200 before this branch was written.
+    """The kernel by rules that a study of such kernels on an H200 gave; with these they are not measured yet.
 
     ``dependent`` says that the launch may overlap the one before it.
     """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from tilewright import roofline, roofline_tensor
 from tilewright.errors import UsageError
-from tilewright.plan_base import COUNTED_DEPTH, LARGEST_GRID, Dim3, TensorBox
+from tilewright.plan_base import LARGEST_GRID, Dim3, TensorBox
 from tilewright.plan_branch import BranchPlan
 from tilewright.plan_tensor import LONGEST_BOX, SHARED_LIMIT, SMS, SWIZZLE_ROW
 from tilewright.problem import Layout, Problem
@@ -105,8 +105,8 @@ class SwapAbPlan(BranchPlan):
 
     @property
     def counted(self) -> Dim3:
-        """One tile, its K so deep that each block of the cluster has as much as a rung's."""
-        return self.bm, self.bn, COUNTED_DEPTH * self.cluster_k
+        """One tile over all of K: what C's way out takes a multiply-add depends on it."""
+        return self.bm, self.bn, LARGEST_GRID
 
     def grid(self, problem: Problem) -> Dim3:
         """A cluster a tile, or as many whole clusters as there may be.
@@ -189,13 +189,16 @@ class SwapAbPlan(BranchPlan):
         """
         intensity = roofline.tile_intensity(self.bm, self.bn, self.dtype.itemsize)
         per_mac = roofline_tensor.operand_bytes_per_mac(WEIGHT_ROWS, self.bm, self.dtype.itemsize)
+        # Once an element of C: the transposed one, and of a cluster a part in fp32 from each block.
+        out_bytes = self.dtype.itemsize + (4 * self.cluster_k if self.cluster_k > 1 else 0)
+        depth = max(problem.k, 1)
         flight = roofline_tensor.bytes_in_flight(self.stages, self.stage_bytes)
         traffic = roofline.minimum_traffic(problem)
         time_us = traffic.value / gpu.hbm_bytes_per_s * 1e6
         blocks, (down, across) = self.grid(problem)[0], self.tiles(problem)
         return {
             "flop_per_byte": intensity.value,
-            "shared_load_bytes_per_mac": per_mac.value,
+            "shared_load_bytes_per_mac": per_mac.value + out_bytes / depth,
             "stage_bytes": self.stage_bytes,
             "bytes_in_flight": int(flight.value),
             "least_time_us": time_us,
@@ -203,7 +206,7 @@ class SwapAbPlan(BranchPlan):
                 f"memory: {traffic.value / 1e6:.3g} MB at {gpu.hbm_bytes_per_s / 1e12:.3g} TB/s take {time_us:.3g} us; "
                 f"{down * across} tiles, {blocks} blocks of {flight.value / 1024:.0f} KB in flight"
             ),
-            "formula": f"{intensity}; {per_mac}; {flight}",
+            "formula": f"{intensity}; {per_mac}, and C's way out {out_bytes} B / {depth}; {flight}",
         }
 
 

@@ -124,6 +124,16 @@ def port_demand(bytes_per_mac: float, gpu: GpuSpec, *, share: float = 1.0) -> De
     return figure(bytes_per_mac * rate, "B/clk/SM", f"{number(bytes_per_mac)} B/MAC x {number(rate)} MAC/clk/SM")
 
 
+def accumulator_port_demand(gpu: GpuSpec, *, depth: int = 16) -> Derived:
+    """B/clk/SM if each instruction read its 4-byte sums from shared memory and wrote them back, instead of registers.
+
+    ``depth`` is the K of an instruction: so many multiply-adds share the 8 bytes of an element of C.
+    """
+    positive(depth=depth)
+    rate = macs_per_clock(gpu)
+    return figure(8 * rate / depth, "B/clk/SM", f"(4 + 4) B x {number(rate)} MAC/clk/SM / {depth}")
+
+
 def bytes_in_flight(stages: int, stage_bytes: int, *, held: int = 1) -> Derived:
     """The most bytes under way while ``held`` of ``stages`` are being multiplied."""
     positive(stages=stages, stage_bytes=stage_bytes, held=held)

@@ -90,13 +90,14 @@ class Candidate:
     def label(self) -> str:
         """A short name, such as ``128x256x64 s4 2x1 cooperative``: no two of a planning that rank have the same.
 
-        It says how many warpgroups multiply where these are 1 or 3, and how warps are laid over a tile that they share.
+        It says how warps are laid over a tile that they share, or else how many warpgroups multiply where not 2 do.
         """
         bm, bn, bk = self.tile
         words = [f"{bm}x{bn}x{bk}", f"s{self.stages}", f"{self.cluster[0]}x{self.cluster[1]}", self.schedule]
-        words += [f"{self.consumers}wg"] if self.consumers in (1, 3) else []
         if isinstance(self.plan, SimtPlan | TensorPlan) and self.plan.warps_m:
             words.append(f"w{self.plan.warps_m}x{self.plan.warps_n}")
+        elif self.consumers in (1, 3):
+            words.append(f"{self.consumers}wg")
         words += [word for word, on in {"half-tail": self.tail == "half", "alt-k": self.k_alternates}.items() if on]
         words += [f"split{self.split}"] if self.split > 1 else []
         return " ".join([*words, *(["swap-AB"] if self.swap_ab else [])])

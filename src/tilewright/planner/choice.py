@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tilewright import roofline
 from tilewright.dtypes import FP32
 from tilewright.errors import UsageError
@@ -13,17 +15,19 @@ from tilewright.plan_space import MOST_STAGES, TEAMS
 from tilewright.plan_tensor import LAST, TensorPlan
 from tilewright.planner import constraints
 from tilewright.planner.candidate import Candidate, Schedule
-from tilewright.planner.family import priced
+from tilewright.planner.family import families, priced
 from tilewright.planner.judgement import Finding
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Planning
+from tilewright.planner.raster import Order
+from tilewright.planner.terms import least_bytes_raster
 from tilewright.problem import Problem
 from tilewright.roofline_tensor import WARPGROUP_ROWS
 
 FAMILY = "wgmma"
 # Slabs of C that a kernel is tried with, as columns and count for a consumer: the planner's rule first prefers two, so
 # that one drains while the next is filled, then width.
-_SLABS = ((64, 2), (32, 2), (64, 1), (32, 1), (16, 2), (16, 1))
+_SLABS = ((64, 2), (32, 2), (64, 1), (32, 1), (16, 2), (16, 1))  # the last is the least that an epilogue needs
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class Choice:
     """A tile and the team that computes it, whether a kernel can have it or not.
 
     ``registers`` are those of a loading and of a multiplying thread; the epilogue has ``slabs`` a consumer, 64 rows by
-    ``columns`` each.
+    ``columns`` each. ``other`` is the kernel that another family has of the tile for a problem that the main kernel
+    refuses: then team, registers and slabs mean nothing.
     """
 
     problem: Problem
@@ -45,6 +50,7 @@ class Choice:
     columns: int = 16
     slabs: int = 1
     half_tail: bool = False
+    other: Candidate | None = None
 
     @property
     def epilogue_bytes(self) -> int:
@@ -58,21 +64,32 @@ class Choice:
             return self.machine.places(self.cluster[0] * self.cluster[1])
         return 1
 
+    def plan(self) -> TensorPlan:
+        """The plan of the main kernel, tiles in rows. Raises ``UsageError`` with the reason where no kernel has it."""
+        p = self.problem
+        return TensorPlan(
+            LAST, p.dtype, *self.tile, True, p.a_layout, p.b_layout, stages=self.stages, consumers=self.consumers,
+            producer_registers=self.registers[0], consumer_registers=self.registers[1], cluster_m=self.cluster[0],
+            cluster_n=self.cluster[1], pingpong=self.schedule == "pingpong", half_tail=self.half_tail,
+            blocks=self.places * self.cluster[0] * self.cluster[1], epilogue_columns=self.columns,
+            epilogue_slabs=self.slabs,
+        )  # fmt: skip
+
     @property
     def refusal(self) -> str | None:
         """Why no kernel has it, in a sentence; None where one has."""
-        p = self.problem
         try:
-            TensorPlan(
-                LAST, p.dtype, *self.tile, p.aligned, p.a_layout, p.b_layout, stages=self.stages,
-                consumers=self.consumers, producer_registers=self.registers[0], consumer_registers=self.registers[1],
-                cluster_m=self.cluster[0], cluster_n=self.cluster[1], pingpong=self.schedule == "pingpong",
-                half_tail=self.half_tail, blocks=self.places * self.cluster[0] * self.cluster[1],
-                epilogue_columns=self.columns, epilogue_slabs=self.slabs,
-            )  # fmt: skip
+            self.plan()
         except UsageError as error:
             return str(error)
-        return None
+        if self.cluster[0] * self.cluster[1] > self.machine.sms:
+            return f"a cluster of {self.cluster[0]}x{self.cluster[1]} blocks does not fit on {self.machine.sms} SMs"
+        return _refused(self.problem)
+
+
+def _refused(problem: Problem) -> str | None:
+    """Why the main kernel computes no problem of this kind; None where it does."""
+    return next(family.refusal(problem) for family in families() if family.name == FAMILY)
 
 
 def choose(
@@ -87,7 +104,8 @@ def choose(
     """The choice with what was left open filled in, and its kernel with a time, None where there is none.
 
     What is left open is the planner's own: of its candidates with this tile and cluster the fastest. Where it has none,
-    the team is the first that fits what was given, with as many stages as fit beside the least epilogue.
+    it is two warpgroups, one for fewer than 128 rows, with as many stages as fit beside the least epilogue. Such a tile
+    may have a kernel all the same: the planner's space has not every multiple of 64 rows.
     """
     for own in planning.ranked:
         if (own.family, own.tile, own.cluster) != (FAMILY, tile, cluster):
@@ -97,6 +115,11 @@ def choose(
             if found is not None:
                 return _choice_of(planning, machine, found), found
             return replace(_choice_of(planning, machine, own), stages=stages or 0, columns=16, slabs=1), None
+    for own in planning.ranked if _refused(planning.problem) else ():
+        same = (own.tile, own.cluster) == (tile, cluster) and stages in (None, own.stages)
+        if same and own.family != FAMILY and consumers in (None, own.consumers) and schedule in (None, own.schedule):
+            made = Choice(planning.problem, machine, tile, own.stages, cluster, own.consumers, own.schedule, (0, 0))
+            return replace(made, other=own), own
     count, pingpong, *registers = _team(tile, consumers, schedule)
     asked = Choice(
         planning.problem, machine, tile, 0, cluster, count, "pingpong" if pingpong else "cooperative",
@@ -106,7 +129,23 @@ def choose(
         stage = roofline.k_step_bytes(*tile, planning.problem.dtype.itemsize)
         fit = constraints.stages_that_fit(int(stage.value), machine.gpu, asked.epilogue_bytes)
         stages = max(constraints.LEAST_STAGES, min(fit, MOST_STAGES))
-    return replace(asked, stages=stages), None
+    for columns, slabs in _SLABS:
+        asked = replace(asked, stages=stages, columns=columns, slabs=slabs)
+        if asked.refusal is None:
+            return asked, _priced(planning, asked) if planning.ranked else None
+    return asked, None
+
+
+def _priced(planning: Planning, choice: Choice) -> Candidate:
+    """A kernel outside the planner's space, its tiles in the order that reads least."""
+    plan = choice.plan()
+    rows, cols, places = (
+        np.array([each]) for each in (plan.cluster_m * plan.bm, plan.cluster_n * plan.bn, choice.places)
+    )
+    any_order = Order(choice.problem.m, choice.problem.n, rows, cols, np.ones_like(rows), rows < 0)
+    order = least_bytes_raster(any_order, places)
+    plan = plan.with_(group=int(order.group[0]), along_n=bool(order.along_n[0]))
+    return priced(plan, choice.problem, choice.machine, planning.clock)
 
 
 def _with_stages(planning: Planning, machine: Machine, own: Candidate, stages: int) -> Candidate | None:
@@ -146,13 +185,14 @@ def _findings(choice: Choice) -> Iterator[Finding]:
     (bm, bn, bk), cluster, itemsize = choice.tile, choice.cluster, problem.dtype.itemsize
     team = (choice.consumers, choice.schedule)
     constants = machine.calibration
-    yield constraints.intensity(bm, bn, itemsize, cluster)
-    if problem.flops:
-        roof = roofline.roof_of(problem.dtype, tensor_cores=problem.dtype != FP32)
-        supply = max(rate for _, rate in constants.l2_curve)
-        yield constraints.operand_traffic(problem, bm, bn, cluster)
-        yield constraints.l2_bandwidth(problem, bm, bn, cluster, gpu, supply, constants.sources["l2_curve"], roof)
-        yield constraints.hbm_bandwidth(problem, gpu, roof)
+    yield from bandwidths(problem, choice.tile, cluster, machine)
+    if choice.other is not None:
+        if problem.dtype != FP32:
+            yield replace(constraints.tma_lines(problem), hard=False)  # why it is not the main kernel's
+        yield constraints.waves(problem, bm, bn, cluster, choice.places)
+        yield constraints.edge_waste(problem, bm, bn)
+        yield _kernel(choice)
+        return
     yield constraints.stages(bm, bn, bk, itemsize, choice.stages, gpu, choice.epilogue_bytes)
     latency = constants.tma_latency_hbm_clk
     yield constraints.pipeline(bm, bn, bk, choice.stages, gpu, latency, constants.sources["tma_latency_hbm_clk"])
@@ -166,14 +206,41 @@ def _findings(choice: Choice) -> Iterator[Finding]:
     yield constraints.tma_box(bm // halves, bn, bk, cluster, (problem.a_layout, problem.b_layout))
     yield constraints.clusters(cluster, gpu, machine.sms)
     if problem.m and problem.n:
-        yield constraints.waves(problem, bm, bn, cluster, choice.places)
+        if cluster[0] * cluster[1] <= machine.sms:
+            yield constraints.waves(problem, bm, bn, cluster, choice.places, half_tail=choice.half_tail)
         yield constraints.edge_waste(problem, bm, bn)
         yield constraints.rows_of_m(problem, bm)
     yield _kernel(choice)
 
 
+def bandwidths(
+    problem: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], machine: Machine
+) -> Iterator[Finding]:
+    """What a tile asks of L2 and HBM, at the roof of the SMs that the kernel may use."""
+    (bm, bn, _), constants = tile, machine.calibration
+    yield constraints.intensity(bm, bn, problem.dtype.itemsize, cluster)
+    if not problem.flops:
+        return
+    share, peak = machine.sms / machine.gpu.sm_count, machine.gpu.bf16_tensor_tflops
+    used = replace(
+        machine.gpu,
+        fp32_tflops=machine.gpu.fp32_tflops * share,
+        bf16_tensor_tflops=None if peak is None else peak * share,
+    )
+    roof = roofline.roof_of(problem.dtype, tensor_cores=problem.dtype != FP32)
+    one = constants.l2_alone_bytes_per_clk * constants.boost_clock_mhz * 1e6
+    supply = min(max(rate for _, rate in constants.l2_curve), machine.sms * one)
+    yield constraints.operand_traffic(problem, bm, bn, cluster)
+    yield constraints.l2_bandwidth(problem, bm, bn, cluster, used, supply, constants.sources["l2_curve"], roof)
+    yield constraints.hbm_bandwidth(problem, used, roof)
+
+
 def _kernel(choice: Choice) -> Finding:
     """The verdict of the plan itself, which knows all that a kernel of this project cannot have."""
+    if choice.other is not None:
+        rung = "its" if choice.other.plan is None else f"rung {choice.other.plan.rung}'s"
+        said = f"family {choice.other.family} has it, {rung} kernel"
+        return Finding("kernel", True, 1.0, 1, "kernels", said, "tilewright.planner.families")
     refusal = choice.refusal
     said = refusal or f"rung {LAST} has a kernel of it"
     return Finding("kernel", refusal is None, float(refusal is None), 1, "kernels", said, "tilewright.plan_tensor")

@@ -201,7 +201,7 @@ def tma_lines(problem: Problem) -> Finding:
     pitches = _pitches(problem)
     name = max(pitches, key=lambda each: (pitches[each] % 16 != 0, pitches[each] >= LARGEST_PITCH, pitches[each]))
     pitch = pitches[name]
-    said = f"lines of {name} are {number(pitch)} B apart; TMA steps multiples of 16 B below 2^40"
+    said = f"ld{name.lower()} makes lines of {name} {number(pitch)} B apart; TMA steps multiples of 16 B below 2^40"
     return Finding(
         "TMA lines", pitch % 16 == 0 and pitch < LARGEST_PITCH, pitch, 16, "B", said, f"{_TMA}: globalStrides"
     )
@@ -242,14 +242,24 @@ def clusters(cluster: tuple[int, int], gpu: GpuSpec, sms: int) -> Finding:
     return Finding("clusters", fit >= max(most, 1), fit, most, "clusters", said, _OCCUPANCY, hard=fit == 0)
 
 
-def waves(problem: Problem, bm: int, bn: int, cluster: tuple[int, int], places: int) -> Finding:
-    """The rounds in which the tiles run, and how much of the SMs they use."""
+def waves(
+    problem: Problem, bm: int, bn: int, cluster: tuple[int, int], places: int, *, half_tail: bool = False
+) -> Finding:
+    """The rounds in which the tiles run, and how much of the SMs they use; tiles of clusters count as one.
+
+    ``half_tail`` cuts the tiles of a last round that is at most half full in two, which makes it half as long.
+    """
     found = roofline_tensor.waves(problem, cluster[0] * bm, cluster[1] * bn, places)
     last = round(found.last * places)
-    said = (
-        f"{found}: {found.waves} to run, with {last} of {places} in the last; {found.use:.0%} of all places have a tile"
-    )
-    return Finding("waves", found.use >= GOOD_USE, found.use, GOOD_USE, "", said, _WAVES, hard=False)
+    said = f"{found}: {found.waves} to run, with {last} of {places} in the last; "
+    use, together = found.use, cluster[0] * cluster[1]
+    if half_tail and 0 < 2 * last <= places:
+        use = found.tiles / ((found.waves - 0.5) * places)
+        said += "cut in two, for half a round; "
+    said += f"{use:.0%} of all places have a tile"
+    if together > 1:
+        said += f" (a tile here is the {together} of a cluster)"
+    return Finding("waves", use >= GOOD_USE, use, GOOD_USE, "", said, _WAVES, hard=False)
 
 
 def edge_waste(problem: Problem, bm: int, bn: int) -> Finding:

@@ -53,7 +53,8 @@ class Offer:
         burst, sustained = float(self.burst.us[index]), float(self.sustained.us[index])
         ranks = sustained if clock == "sustained" else burst
         low, high = self.spread
-        return self.make(index, terms, Predicted(burst, sustained, ranks * low, ranks * high))
+        least = self.times(clock).floor_us
+        return self.make(index, terms, Predicted(burst, sustained, max(ranks * low, min(least, ranks)), ranks * high))
 
 
 class Family(ABC):

@@ -29,7 +29,8 @@ def mistakes(
 ) -> tuple[Mistake, ...]:
     """Those that the choice makes, in the order of ``_MISTAKES``; ``candidate`` is its kernel with its time, if any."""
     found = {each.name: each for each in findings}
-    made = (look(choice, found, candidate, planning) for look in _MISTAKES)
+    looks = _MISTAKES if choice.other is None else _OF_ANY_FAMILY
+    made = (look(choice, found, candidate, planning) for look in looks)
     return tuple(each for each in made if each is not None)
 
 
@@ -84,7 +85,9 @@ def _rows_beyond_m(choice: Choice, found: Found, own: Candidate | None, planning
         return None
     m, bm, least = choice.problem.m, choice.tile[0], rows.limit or 0
     hbm = found.get("HBM bandwidth")
-    bound = "" if hbm is None or hbm.ok else f"; HBM sets the time in any case: {hbm.sentence}"
+    bound = ""
+    if hbm is not None and hbm.limit and not hbm.ok:
+        bound = f"; at such M HBM sets the time, {number(round(hbm.value / hbm.limit, 1))} times that at the roof"
     return Mistake(
         "a tall tile for few rows",
         f"M is {m} and the tile has {bm} rows: {1 - m / bm:.0%} of what its tensor cores multiply is empty, "
@@ -111,7 +114,7 @@ def _too_few_tiles(choice: Choice, found: Found, own: Candidate | None, planning
 
 def _too_few_stages(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
     depth, stages = found["pipeline depth"], found["stages"]
-    if depth.ok or not depth.limit or choice.problem.k == 0:
+    if depth.ok or not depth.limit or choice.problem.k == 0 or not found["instruction"].ok:
         return None
     bm, bn, bk = choice.tile
     step = roofline_tensor.tensor_clocks(bm * bn * bk, choice.machine.gpu).value
@@ -149,13 +152,13 @@ def _wrong_way_round(choice: Choice, found: Found, own: Candidate | None, planni
     return Mistake(
         "the long side of the tile on the short one of C",
         own_waste.sentence,
-        f"{bn} x {bm} instead: {turned.value:.1%} beyond the edges",
+        f"{bn} x {bm}, with {turned.value:.1%} beyond the edges",
     )
 
 
 def _clusters_by_division(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
     clusters = found["clusters"]
-    if clusters.ok:
+    if clusters.ok or clusters.value < 1:
         return None
     return Mistake(
         "clusters counted by division",
@@ -175,3 +178,5 @@ _MISTAKES: tuple[Callable[[Choice, Found, Candidate | None, Planning], Mistake |
     _wrong_way_round,
     _clusters_by_division,
 )
+# Those that need no figure of the main kernel's team and stages.
+_OF_ANY_FAMILY = (_too_few_tiles, _too_small, _wrong_way_round)

@@ -52,6 +52,7 @@ def one_tile_work(
         hidden=shared_by > 1,
         tensor_clk=steps * tensor_clk,
         port_clk=steps * port_clk,
+        port_half_clk=steps * port_clk,
         issue_clk=steps * issue_clk,
         ring_clk=steps * (c.tma_latency_hbm_clk + step) / (stages * shared_by),
         own_bytes=steps * (a_read + b_read),

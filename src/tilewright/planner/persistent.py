@@ -81,6 +81,7 @@ def persistent_work(
         hidden=pingpong,
         tensor_clk=k_blocks * tensor,
         port_clk=k_blocks * (reads + c.port_contention * fills) + np.where(pingpong, c.port_contention * c_clk, 0),
+        port_half_clk=k_blocks * (reads + c.port_contention * (a_bytes + 2 * b_bytes) / port) / 2,
         issue_clk=np.full(len(bm), float(k_blocks * ISSUE_CLK)),
         ring_clk=k_blocks * (c.tma_latency_hbm_clk + np.maximum(tensor, reads)) / t["stages"],
         own_bytes=k_blocks * own,

@@ -45,19 +45,31 @@ def plan(
 
     ``layout`` has a letter for A and one for B: ``r``ow- or ``c``olumn-major. ``lda``, ``ldb`` and ``ldc`` count
     elements and are tight when left out. ``problem`` takes the place of all that describes one. ``gpu`` is a key or a
-    name; None is the GPU that is present where it is known, else an H200 (the answer's ``assumed_gpu`` says so).
+    name; None is that of ``calibration``, else the GPU that is present where it is known, else an H200 (the answer's
+    ``assumed_gpu`` says so).
     ``sms`` limits the kernel to so many SMs. ``clock`` ranks by the clock that the power limit leaves
     (``"sustained"``), or by that of a cool card (``"burst"``). Times are in microseconds.
 
     The same question gives the same object. Raises ``UsageError`` for what is no problem, for an unknown GPU, listing
-    the known ones, and where the GPU has no calibration and none is given.
+    the known ones, where the GPU has no calibration and none is given, and for matrices larger than its memory.
     """
-    if problem is None:
-        return _planned_sizes(m, n, k, dtype, layout, gpu, sms, calibration, clock, lda, ldb, ldc, out_dtype)
-    return _planned(problem, gpu, sms, calibration, clock)
+    try:
+        if problem is None:
+            return _planned_sizes(m, n, k, dtype, layout, gpu, sms, calibration, clock, lda, ldb, ldc, out_dtype)
+        if not isinstance(problem, Problem):
+            raise UsageError(f"problem is a {type(problem).__name__}; it must be a Problem")
+        if (m, n, k) != (None, None, None):
+            raise UsageError("m, n and k are given beside a problem, which has its own: give one or the other")
+        return _planned(problem, gpu, sms, calibration, clock)
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        raise UsageError(
+            f"an argument cannot be looked up: {error}; they are numbers, names and plain objects"
+        ) from None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024, typed=True)
 def _planned_sizes(
     m: int | None,
     n: int | None,
@@ -85,7 +97,7 @@ def _planned_sizes(
     return _planned(problem, gpu, sms, calibration, clock)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024, typed=True)
 def _planned(
     problem: Problem, gpu: GpuSpec | str | None, sms: int | None, calibration: Calibration | None, clock: Clock
 ) -> Planning:
@@ -94,6 +106,12 @@ def _planned(
     if problem.out_dtype != problem.dtype:
         raise UsageError(f"out_dtype is {problem.out_dtype}; the kernels write what they read, {problem.dtype}")
     machine, assumed = machine_of(gpu, sms, calibration)
+    memory = machine.gpu.memory_bytes
+    if memory is not None and problem.bytes_moved > memory:
+        raise UsageError(
+            f"A, B and C of {problem} are {problem.bytes_moved / 1e9:,.0f} GB; {machine.gpu.name} has "
+            f"{memory / 1e9:,.0f} GB of memory"
+        )
     offers, refused = [], []
     if problem.m and problem.n:  # else there is nothing to launch
         for family in families():
@@ -130,11 +148,17 @@ def _planned(
 def machine_of(gpu: GpuSpec | str | None, sms: int | None, calibration: Calibration | None) -> tuple[Machine, bool]:
     """What times are predicted on, and whether its GPU was assumed. Raises ``UsageError`` as ``plan`` does."""
     assumed = False
+    if gpu is None and calibration is not None and calibration.key in known_gpus():
+        gpu = calibration.key
     if gpu is None:
         present = _present_gpu()
         spec, assumed = (get_gpu(ASSUMED), True) if present is None else (present, False)
     else:
+        if not isinstance(gpu, (GpuSpec, str)):
+            raise UsageError(f"gpu is a {type(gpu).__name__}; it must be a name such as h200, or a GpuSpec")
         spec = get_gpu(gpu) if isinstance(gpu, str) else gpu
+    if calibration is not None and spec.key is not None and calibration.key != spec.key:
+        raise UsageError(f"the calibration is of {calibration.label}; the plan is for {spec.name}")
     if calibration is None:
         if spec.key is None:
             raise UsageError(

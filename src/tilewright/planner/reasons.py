@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright import roofline
-from tilewright.dtypes import FP32
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
 from tilewright.planner import constraints
 from tilewright.planner.calibration import Calibration, shipped
+from tilewright.planner.choice import bandwidths
 from tilewright.planner.judgement import Finding
+from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Planning
 
 
@@ -29,13 +29,7 @@ def reasons(planning: Planning, calibration: Calibration | None = None) -> tuple
 def _reasons(planning: Planning, constants: Calibration) -> Iterator[Finding]:
     problem, pick, gpu = planning.problem, planning.pick, get_gpu(planning.gpu)
     (bm, bn, bk), cluster, itemsize = pick.tile, pick.cluster, problem.dtype.itemsize
-    yield constraints.intensity(bm, bn, itemsize, cluster)
-    if problem.flops:
-        roof = roofline.roof_of(problem.dtype, tensor_cores=problem.dtype != FP32)
-        supply = max(rate for _, rate in constants.l2_curve)
-        yield constraints.operand_traffic(problem, bm, bn, cluster)
-        yield constraints.l2_bandwidth(problem, bm, bn, cluster, gpu, supply, constants.sources["l2_curve"], roof)
-        yield constraints.hbm_bandwidth(problem, gpu, roof)
+    yield from bandwidths(problem, pick.tile, cluster, Machine(gpu, constants, planning.sms))
     if pick.register_split is not None and pick.plan is not None:
         slabs = pick.plan.shared_parts.get("epilogue slabs", 0)
         yield constraints.stages(bm, bn, bk, itemsize, pick.stages, gpu, slabs)

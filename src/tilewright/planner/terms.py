@@ -16,10 +16,12 @@ from functools import cached_property
 
 import numpy as np
 
+from tilewright.dtypes import FP32
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read
 from tilewright.problem import Problem
+from tilewright.roofline import peak_tflops, roof_of
 
 TERMS = ("launch", "first_load", "tensor", "shared_port", "l2", "hbm", "issue", "main_loop", "epilogue")
 MOST_WAVES = 16  # of more, as many are computed, evenly spread, and stand for the rest; the last always is
@@ -32,8 +34,9 @@ class Work:
     ``places`` cluster tiles run at the same time. ``ring_clk`` is the least in which the loads of a tile can follow
     each other, by their latency and the stages there are. ``own_bytes`` a block loads from L2 by itself,
     ``shared_bytes`` it receives of what its cluster loads together, ``l2_bytes`` leave L2 for it; ``half_share`` is the
-    part of them that half a tile needs. ``hidden``: another tile is multiplied during the epilogue. ``flop`` counts
-    what is executed, padding included, ``pj_per_flop`` what one costs; the SMs run at most at ``most_hz``.
+    part of them that half a tile needs, and ``port_half_clk`` its ``port_clk``. ``hidden``: another tile is multiplied
+    during the epilogue. ``flop`` counts what is executed, padding included, ``pj_per_flop`` what one costs; the SMs run
+    at most at ``most_hz``.
     """
 
     order: Order
@@ -44,6 +47,7 @@ class Work:
     hidden: Bools
     tensor_clk: Floats
     port_clk: Floats
+    port_half_clk: Floats
     issue_clk: Floats
     ring_clk: Floats
     own_bytes: Floats
@@ -116,8 +120,12 @@ def _waves(count: Ints) -> _Waves:
 
 @dataclass(frozen=True)
 class Times:
-    """Each candidate's time at a clock, with its terms (``TERMS``): arrays, in microseconds and MHz."""
+    """Each candidate's time at a clock, with its terms (``TERMS``): arrays, in microseconds and MHz.
 
+    ``floor_us`` is what no kernel on these SMs can beat: the problem's FLOPs at their peak, its bytes at that of HBM.
+    """
+
+    floor_us: float
     us: Floats
     mhz: Floats
     terms_us: Mapping[str, Floats]
@@ -130,13 +138,17 @@ class Estimate:
         self._work, self._problem, self._machine = work, problem, machine
         w = work
         self._waves = waves = _waves(w.waves)
+        peak = peak_tflops(machine.gpu, roof_of(problem.dtype, tensor_cores=problem.dtype != FP32)) * 1e12
+        share = machine.sms / machine.gpu.sm_count
+        self._floor_us = 1e6 * max(problem.flops / (peak * share), problem.bytes_moved / machine.gpu.hbm_bytes_per_s)
         self._hbm_reads = _hbm_bytes(w, waves, problem, machine)
         c_bytes = float(problem.bytes_c)
         writes = c_bytes * (w.places / w.tiles)[waves.of] * np.where(waves.final, (w.last / w.places)[waves.of], 1.0)
         rate_in, rate_out = machine.calibration.hbm_read_bytes_per_s, machine.calibration.hbm_write_bytes_per_s
         self._hbm_s = self._hbm_reads / rate_in + writes / rate_out
         cut = waves.final & w.cut[waves.of]
-        self._part = np.where(cut, 0.5, 1.0)  # of a tile's work that a block does in the wave
+        # Of a tile's multiply-adds that a block does in the wave; of half a tile it waits for and issues all K blocks.
+        self._part = np.where(cut, 0.5, 1.0)
         at_once = np.where(waves.final, (w.last * np.where(w.cut, 2, 1))[waves.of], w.places[waves.of])
         active = np.minimum(at_once, w.places[waves.of]) * w.cluster[waves.of]
         received = np.where(cut, w.half_share[waves.of], 1.0)
@@ -147,7 +159,10 @@ class Estimate:
         c = machine.calibration
         sm = w.flop * blocks * w.pj_per_flop + self.l2_total_bytes * c.energy_pj_per_l2_byte
         self._energy = Energy(sm * 1e-12, self.hbm_total_bytes * c.energy_pj_per_hbm_byte * 1e-12)
-        self._busy = np.maximum(np.maximum(w.tensor_clk, w.port_clk), np.maximum(w.issue_clk, w.ring_clk))
+        of = waves.of
+        self._port_clk = np.where(cut, w.port_half_clk[of], w.port_clk[of])
+        steps = np.maximum(w.issue_clk, w.ring_clk)[of]
+        self._busy = np.maximum(np.maximum(w.tensor_clk[of] * self._part, self._port_clk), steps)
         self._covered = w.hidden[waves.of] & ~waves.final  # epilogues under another tile's main loop
         self._supply_s = np.maximum(self._l2_s, self._hbm_s)
 
@@ -163,7 +178,7 @@ class Estimate:
     def _seconds(self, hertz: Floats) -> Floats:
         """``at(hertz).us`` in seconds, without the terms."""
         w, of = self._work, self._waves.of
-        slots = np.maximum((self._busy / hertz)[of] * self._part, self._supply_s)
+        slots = np.maximum(self._busy / hertz[of], self._supply_s)
         main = self._waves.total(slots)
         return w.launch_us * 1e-6 + self._first_s(hertz) + main + self._epilogue_s(hertz, slots)
 
@@ -184,17 +199,13 @@ class Estimate:
     def at(self, hertz: Floats) -> Times:
         """The times and terms at a clock of each candidate."""
         w, waves = self._work, self._waves
-        of, part = waves.of, self._part
-
-        def clocks(value: Floats) -> Floats:
-            return (value / hertz)[of] * part
-
+        of = waves.of
         seconds = {
-            "tensor": clocks(w.tensor_clk),
-            "shared_port": clocks(w.port_clk),
-            "l2": np.maximum(self._l2_s, clocks(w.ring_clk)),
+            "tensor": (w.tensor_clk / hertz)[of] * self._part,
+            "shared_port": self._port_clk / hertz[of],
+            "l2": np.maximum(self._l2_s, (w.ring_clk / hertz)[of]),
             "hbm": self._hbm_s,
-            "issue": clocks(w.issue_clk),
+            "issue": (w.issue_clk / hertz)[of],
         }
         slots = np.maximum.reduce(list(seconds.values()))
         terms = {
@@ -205,7 +216,7 @@ class Estimate:
             "epilogue": self._epilogue_s(hertz, slots),
         }
         total = terms["launch"] + terms["first_load"] + terms["main_loop"] + terms["epilogue"]
-        return Times(total * 1e6, hertz / 1e6, {name: terms[name] * 1e6 for name in TERMS})
+        return Times(self._floor_us, total * 1e6, hertz / 1e6, {name: terms[name] * 1e6 for name in TERMS})
 
 
 def _hbm_bytes(work: Work, waves: _Waves, problem: Problem, machine: Machine) -> Floats:

@@ -30,6 +30,7 @@ from tilewright.report.plan_words import (
     microseconds,
     nothing,
     predicted,
+    speed,
     tflops,
     time_goes,
     verdict,
@@ -177,7 +178,7 @@ def _row(planning: Planning, each: Candidate, rank: int) -> dict[str, str]:
         "us": microseconds(us),
         "interval": "" if times is None else f"{microseconds(times.low)} to {microseconds(times.high)}",
         "other_us": microseconds(time_us(each, planning.other_clock)),
-        "tflops": number(tflops(each, planning.problem, planning.clock), 4),
+        "tflops": speed(tflops(each, planning.problem, planning.clock)),
         "behind": f"+{us / best - 1:.1%}" if rank and best else "",
     }
 

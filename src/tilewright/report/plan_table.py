@@ -30,6 +30,7 @@ from tilewright.report.plan_words import (
     microseconds,
     nothing,
     predicted,
+    speed,
     tflops,
     time_goes,
     verdict,
@@ -112,7 +113,7 @@ def _row(planning: Planning, rank: int, each: Candidate, best: float, wide: bool
     interval = f"{microseconds(times.low)}-{microseconds(times.high)}" if times else ""
     yield _cell(microseconds(us), interval)
     behind = f"+{us / best - 1:.1%}" if rank > 1 and best else ""
-    yield _cell(number(tflops(each, planning.problem, planning.clock), 4), behind)
+    yield _cell(speed(tflops(each, planning.problem, planning.clock)), behind)
 
 
 def _cell(above: str, below: str) -> Text:

@@ -11,15 +11,14 @@ from tilewright.planner.judgement import Finding, Judgement
 from tilewright.planner.planning import Clock, Planning, Regime
 from tilewright.planner.why import INSIDE, time_us, words
 from tilewright.problem import Problem
-from tilewright.report.table import number
 
 REGIMES: dict[Regime, str] = {
-    "compute": "compute-limited: the tensor cores (fp32: the FMA units) are what the main loop waits for",
+    "compute": "compute-limited: the main loop waits for what the SMs do themselves: multiply, read operands, issue",
     "L2": "L2-limited: the main loop waits for operands from the L2 cache",
     "HBM": "HBM-limited: the main loop waits for memory",
-    "latency": "latency-limited: launch, first load and epilogue take more than the main loop",
-    "power": "power-limited: nothing waits, but the power limit lowers the clock under sustained load",
-    "wave": "wave-limited: places that are idle in the last wave, or lie beyond C's edges, cost the most",
+    "latency": "latency-limited: launch, first load and epilogue are what costs most beside the work itself",
+    "power": "power-limited: the lower clock that the power limit leaves is what costs most beside the work itself",
+    "wave": "wave-limited: places idle in the last wave or beyond C's edges are what costs most beside the work itself",
 }
 ASSUMED = "assumed: no GPU here, none named"
 
@@ -59,8 +58,8 @@ def verdict(judgement: Judgement) -> str:
     candidate = judgement.candidate
     if candidate is None or candidate.predicted_us is None:
         return "fits"
-    us, speed = time_us(candidate, judgement.clock), tflops(candidate, judgement.problem, judgement.clock)
-    return f"fits: {microseconds(us)} us {judgement.clock}, {number(speed, 4)} TFLOPS"
+    us, reached = time_us(candidate, judgement.clock), tflops(candidate, judgement.problem, judgement.clock)
+    return f"fits: {microseconds(us)} us {judgement.clock}, {speed(reached)} TFLOPS"
 
 
 def mark(finding: Finding) -> str:
@@ -83,6 +82,11 @@ def tflops(candidate: Candidate, problem: Problem, clock: Clock) -> float | None
     return problem.flops / time_us(candidate, clock) / 1e6
 
 
+def speed(value: float | None) -> str:
+    """TFLOPS at a tenth, whole from 1,000 on; ``-`` for none."""
+    return "-" if value is None else f"{value:,.0f}" if value >= 1e3 else f"{value:.1f}"
+
+
 def microseconds(value: float) -> str:
     """A time at four digits, whole from 10,000 us on."""
     return f"{value:,.0f}" if value >= 1e4 else f"{value:,.1f}" if value >= 100 else f"{value:.2f}"
@@ -94,14 +98,13 @@ def predicted(planning: Planning) -> str:
     times = pick.predicted_us
     if times is None:
         raise UsageError(f"{pick.label} has no predicted time: {pick.rejected}")
-    speed = tflops(pick, planning.problem, planning.clock)
     first = (
         f"{microseconds(time_us(pick, planning.clock))} us {planning.clock} at {planning.clock_mhz / 1e3:.2f} GHz "
         f"(8 times in 10 between {microseconds(times.low)} and {microseconds(times.high)})"
     )
     other = f"{microseconds(time_us(pick, planning.other_clock))} us {planning.other_clock}"
     at = f"{other} at {planning.other_clock_mhz / 1e3:.2f} GHz"
-    return f"{first}, {number(speed, 4)} TFLOPS; {at}"
+    return f"{first}, {speed(tflops(pick, planning.problem, planning.clock))} TFLOPS; {at}"
 
 
 def time_goes(candidate: Candidate) -> str:

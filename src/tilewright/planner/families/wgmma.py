@@ -16,6 +16,7 @@ from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
 from tilewright.plan_space import CLUSTER_SHAPES, MOST_STAGES, TEAMS, TILES
 from tilewright.plan_tensor import FIRST, LAST, LONGEST_BOX, SHARED_LIMIT, SWIZZLE_ROW, TMA, TensorPlan
+from tilewright.planner import constraints
 from tilewright.planner.calibration import Calibration
 from tilewright.planner.candidate import Candidate, Predicted, Raster
 from tilewright.planner.facts import Shape, candidate
@@ -143,6 +144,8 @@ def table(dtype: DType, a: Layout, b: Layout) -> _Table:
         ("slabs", [each.slabs for each in spent]),
     ):
         arrays[name] = np.array(values, dtype=np.int64)
+    whole = {kind[:-1] for kind in kinds if not kind[-1]}
+    arrays["twin"] = np.array([kind[-1] and kind[:-1] in whole for kind in kinds], dtype=np.int64)  # without half tiles
     return _Table(tuple(kinds), spent, tuple(plans), arrays, tuple(refused))
 
 
@@ -159,24 +162,13 @@ class Wgmma(Family):
     rungs = range(FIRST + 1, LAST + 1)
 
     def refusal(self, problem: Problem) -> str | None:
-        """TMA reads lines that start on 16-byte boundaries; TensorPlan knows the dtypes."""
+        """What TensorPlan says of the dtype, and TMA of the lines of the matrices."""
         try:
             kind_plan(KINDS[0], problem.dtype, problem.a_layout, "column", 1)
         except UsageError as error:
             return str(error)
-        if problem.aligned:
-            return None
-        off = next(
-            (name, ld, size)
-            for name, ld, size in (
-                ("lda", problem.lda, problem.dtype.itemsize),
-                ("ldb", problem.ldb, problem.dtype.itemsize),
-                ("ldc", problem.ldc, problem.out_dtype.itemsize),
-            )
-            if ld * size % 16
-        )
-        name, ld, size = off
-        return f"{name} is {ld}, lines of {ld * size} bytes; TMA moves lines that start on 16-byte boundaries"
+        lines = constraints.tma_lines(problem)
+        return None if lines.ok else lines.sentence
 
     def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
         """Its default tile, with the reason."""
@@ -227,7 +219,10 @@ class Wgmma(Family):
         places = np.ones_like(cluster)
         for size in np.unique(cluster[fits]).tolist():
             places[cluster == size] = machine.places(size)
-        chosen = np.flatnonzero(fits)
+        tiles = -(-problem.m // (t["bm"] * t["cluster_m"])) * -(-problem.n // (t["bn"] * t["cluster_n"]))
+        over = 2 * (tiles - (-(-tiles // places) - 1) * places) > places
+        uncut = fits & (t["twin"] == 1) & over  # the same as its twin: one of two equals is enough
+        chosen = np.flatnonzero(fits & ~uncut)
         t = {name: values[chosen] for name, values in t.items()}
         places, cluster = places[chosen], cluster[chosen]
         rows, cols = t["bm"] * t["cluster_m"], t["bn"] * t["cluster_n"]
@@ -256,9 +251,13 @@ class Wgmma(Family):
         traffic = problem.m * -(-problem.n // cols) + problem.n * -(-problem.m // rows)
         ties = np.stack([cluster, t["pingpong"], t["half"], traffic, t["bm"], t["bn"], t["consumers"], rows], axis=1)
         useful = useful_share(work, problem)
-        small = [found.kinds[at] for at in np.flatnonzero(~fits).tolist()]
-        unfit = [*found.refused, *small]
-        rejected = LazySequence(len(unfit), lambda index: _rejected(problem, unfit[index], machine.sms, None))
+        whole = "the last wave is more than half full, so that no tile is cut: it is the kernel without half tiles"
+        unfit: list[tuple[Kind, str | None]] = [(kind, None) for kind in found.refused]
+        unfit += [(found.kinds[at], None) for at in np.flatnonzero(~fits).tolist()]
+        unfit += [(found.kinds[at], whole) for at in np.flatnonzero(uncut).tolist()]
+        rejected = LazySequence(
+            len(unfit), lambda index: _rejected(problem, unfit[index][0], machine.sms, unfit[index][1])
+        )
         return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, rejected, SPREAD)
 
 

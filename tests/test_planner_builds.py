@@ -1,0 +1,51 @@
+"""What the planner calls a candidate compiles: a seeded sample of the ranked ones of problems of every sort.
+
+scripts/check_plan_space.py builds every kind of the main kernel there is; this asks the planner.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import tilewright
+from tilewright import ladder, nvrtc
+from tilewright.planner.candidate import Candidate
+
+pytestmark = pytest.mark.skipif(not nvrtc.available(), reason="cuda-core or NVRTC is not installed")
+
+SAMPLED = 3  # of each question, besides its pick
+QUESTIONS = (
+    ((8192, 8192, 8192), {"layout": "rc"}),
+    ((640, 7168, 7168), {"layout": "rr"}),
+    ((16, 4096, 4096), {"layout": "cc"}),
+    ((8192, 8192, 512), {"layout": "cr", "dtype": "fp16"}),
+    ((300, 5000, 777), {"layout": "rc"}),  # lines that TMA cannot read
+    ((1024, 1024, 1024), {"dtype": "fp32"}),
+)
+
+
+def sample() -> list[Candidate]:
+    rng = random.Random(4)
+    found = []
+    for shape, more in QUESTIONS:
+        ranked = tilewright.plan(*shape, gpu="h200", **more).ranked  # type: ignore[arg-type]
+        found += [ranked[0], *rng.sample(list(ranked[1:]), min(SAMPLED, len(ranked) - 1))]
+    return found
+
+
+def test_the_sample_is_of_every_family() -> None:
+    kinds = sample()
+    assert {each.family for each in kinds} == {"wgmma", "mma_sync", "simt"}
+    assert len({(each.family, each.label, each.plan) for each in kinds}) == len(kinds) > 20
+
+
+@pytest.mark.parametrize("candidate", sample(), ids=lambda each: f"{each.family} {each.label}")
+def test_a_candidate_compiles_without_a_warning(candidate: Candidate) -> None:
+    assert candidate.plan is not None
+    rung = ladder.rung(candidate.plan.rung)
+    report = nvrtc.compile_kernel(rung.source(candidate.plan, "gpu", "sm_90a")).report
+    assert not report.warnings
+    assert report.registers is not None
+    assert 0 < report.registers <= 255
