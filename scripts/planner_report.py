@@ -42,7 +42,6 @@ class Point:
     predicted_us: float
     low_us: float
     high_us: float
-    burst_us: float
 
     @property
     def error(self) -> float:
@@ -72,9 +71,7 @@ def points(records: Iterable[Record], calibration: Calibration | None = None) ->
         name = f"{problem.m}x{problem.n}x{problem.k} {problem.dtype} {layouts}"
         number = int(record.plan["rung"])
         median = float(record.time_us["median"])
-        found.append(
-            Point(candidate.family, number, name, label, median, time.sustained, time.low, time.high, time.burst)
-        )
+        found.append(Point(candidate.family, number, name, label, median, time.sustained, time.low, time.high))
     return found
 
 
@@ -172,7 +169,7 @@ def tables(found: Sequence[Point]) -> str:
     ]
     lines += [
         "",
-        "| group | configurations | MAPE | bias | in p10-p90 | Spearman | Kendall |",
+        "| group | configurations | MAPE | bias | in the range | Spearman | Kendall |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for name, some in groups(found).items():

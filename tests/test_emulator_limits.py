@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,10 @@ def test_the_plain_build_sees_stores_around_shared_memory(emulator: EmulatorBack
 
 
 def test_the_last_rows_padding_is_not_the_matrixs(emulator: EmulatorBackend) -> None:
-    out = emulator.upload(np.zeros((1, 32), np.float32))
-    values = emulator.upload(np.ones((1, 8), np.float32), ld=1 << 28)  # this much would reach all memory mapped before
-    assert values.pointer < out.pointer < values.pointer + (4 << 28)
+    two = [emulator.upload(np.ones((1, 32), np.float32)) for _ in range(2)]
+    below, out = sorted(two, key=lambda matrix: matrix.pointer)
+    values = replace(below, ld=(out.pointer - below.pointer) // 4 + 64)  # lines so far apart reach beyond the other
+    assert values.pointer < out.pointer < values.pointer + 4 * values.ld
     source = kernel_source("core/limits.cu", CASE=0, SHARED_BYTES=256)
     check_bounds(emulator, source, (1, 1, 1), (32, 1, 1), [np.int64(0), values, out], 256)
     with pytest.raises(EmulatorFault, match="0 bytes past the end of matrix 1 of 1x32"):

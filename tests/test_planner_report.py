@@ -16,9 +16,7 @@ RECORDS = kernels(sorted(RESULTS.glob("*_h200.jsonl")))
 
 
 def point(measured: float, predicted: float) -> Point:
-    return Point(
-        "wgmma", 11, "a problem", f"{measured}", measured, predicted, 0.9 * predicted, 1.1 * predicted, predicted
-    )
+    return Point("wgmma", 11, "a problem", f"{measured}", measured, predicted, 0.9 * predicted, 1.1 * predicted)
 
 
 def test_errors_of_three_points() -> None:

@@ -40,7 +40,11 @@ class Raster:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predicted times in microseconds. ``low`` to ``high`` is where the one that ranks is expected 8 times in 10."""
+    """Predicted times in microseconds.
+
+    ``low`` to ``high`` is an assumption, not a statistic: where a measured time is guessed to lie 8 times in 10, by a
+    factor for each family, and not below what any kernel needs. No sweep has been held against it yet.
+    """
 
     burst: float
     sustained: float

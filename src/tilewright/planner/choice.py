@@ -107,19 +107,22 @@ def choose(
     it is two warpgroups, one for fewer than 128 rows, with as many stages as fit beside the least epilogue. Such a tile
     may have a kernel all the same: the planner's space has not every multiple of 64 rows.
     """
+    refused = _refused(planning.problem) is not None
     for own in planning.ranked:
-        if (own.family, own.tile, own.cluster) != (FAMILY, tile, cluster):
+        same = (own.tile, own.cluster) == (tile, cluster) and consumers in (None, own.consumers)
+        if not same or schedule not in (None, own.schedule):
             continue
-        if consumers in (None, own.consumers) and schedule in (None, own.schedule):
-            found = own if stages in (None, own.stages) else _with_stages(planning, machine, own, stages)
-            if found is not None:
-                return _choice_of(planning, machine, found), found
-            return replace(_choice_of(planning, machine, own), stages=stages or 0, columns=16, slabs=1), None
-    for own in planning.ranked if _refused(planning.problem) else ():
-        same = (own.tile, own.cluster) == (tile, cluster) and stages in (None, own.stages)
-        if same and own.family != FAMILY and consumers in (None, own.consumers) and schedule in (None, own.schedule):
-            made = Choice(planning.problem, machine, tile, own.stages, cluster, own.consumers, own.schedule, (0, 0))
-            return replace(made, other=own), own
+        found = own if stages in (None, own.stages) else None
+        if own.family != FAMILY:
+            if refused and found is not None:
+                made = Choice(planning.problem, machine, tile, own.stages, cluster, own.consumers, own.schedule, (0, 0))
+                return replace(made, other=own), own
+            continue
+        if found is None and stages is not None:
+            found = _with_stages(planning, machine, own, stages)
+        if found is not None:
+            return _choice_of(planning, machine, found), found
+        return replace(_choice_of(planning, machine, own), stages=stages or 0, columns=16, slabs=1), None
     count, pingpong, *registers = _team(tile, consumers, schedule)
     asked = Choice(
         planning.problem, machine, tile, 0, cluster, count, "pingpong" if pingpong else "cooperative",

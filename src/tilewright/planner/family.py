@@ -32,7 +32,7 @@ class Offer:
     ``make(index, terms_us, predicted)`` makes a candidate; the times have an entry for each. ``ties`` are rows of
     integers, one for each candidate: of candidates of the same time the one with the smallest row ranks first.
     ``useful`` is the share of a candidate's places, waves and tile elements with work of the problem. ``spread`` are
-    the factors on a predicted time between which 8 of 10 measured ones lie.
+    factors on a predicted time: the range in which 8 of 10 measured ones are assumed to lie, before a sweep says.
     """
 
     sustained: Times

@@ -171,7 +171,7 @@ def times_svg(candidates: Sequence[Candidate], clock: Clock) -> str:
             drawing.box(x, y + 17, rest * scale, 14, QUIET, f"{words(REST)}: {microseconds(rest)} us")
         if each.predicted_us is not None:
             low, high = each.predicted_us.low * scale, each.predicted_us.high * scale
-            drawing.box(low, y + 23.2, high - low, 1.6, "currentColor", "where it is expected 8 times in 10")
+            drawing.box(low, y + 23.2, high - low, 1.6, "currentColor", "the range assumed for it")
             for end in (low, high):
                 drawing.box(end - 0.8, y + 20, 1.6, 8, "currentColor")
         y += 40

@@ -87,7 +87,7 @@ def candidate_table(planning: Planning, top: int, width: int) -> RenderableType:
         table.add_column(_heading("FLOP/B", "operands read"), justify="right", no_wrap=True)
         table.add_column(_heading("stages", "shared memory"), justify="right", no_wrap=True)
     table.add_column(_heading("waves", "busy"), justify="right", no_wrap=True)
-    table.add_column(_heading(f"us {planning.clock}", "8 in 10"), justify="right", no_wrap=True)
+    table.add_column(_heading(f"us {planning.clock}", "assumed range"), justify="right", no_wrap=True)
     table.add_column(_heading("TFLOPS", "to 1"), justify="right", no_wrap=True)
     best = time_us(planning.pick, planning.clock)
     for rank, each in enumerate(planning.ranked[:top], 1):

@@ -100,7 +100,7 @@ def predicted(planning: Planning) -> str:
         raise UsageError(f"{pick.label} has no predicted time: {pick.rejected}")
     first = (
         f"{microseconds(time_us(pick, planning.clock))} us {planning.clock} at {planning.clock_mhz / 1e3:.2f} GHz "
-        f"(8 times in 10 between {microseconds(times.low)} and {microseconds(times.high)})"
+        f"(assumed range {microseconds(times.low)} to {microseconds(times.high)})"
     )
     other = f"{microseconds(time_us(pick, planning.other_clock))} us {planning.other_clock}"
     at = f"{other} at {planning.other_clock_mhz / 1e3:.2f} GHz"
