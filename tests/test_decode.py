@@ -283,18 +283,3 @@ def test_c_may_not_lie_where_an_operand_does(backend: Backend, plan: DecodePlan)
     operands = make_operands(backend, problem, *random_operands(problem))
     with pytest.raises(UsageError, match="C shares memory with A"):
         prepare(backend, kernel_of(plan), plan, Operands(operands.a, operands.b, operands.a))
-
-
-@pytest.mark.cuda
-@each_kernel
-def test_a_thousand_launches_give_the_same_bits(cuda: Backend, kernel: BranchKernel) -> None:
-    problem = posed(2, 4096, 4096, BF16)
-    plan = kernel.plan_for(problem, aligned=True)
-    for dependent in (False, True):
-        operands = make_operands(cuda, problem, *random_operands(problem))
-        launch = prepare(cuda, kernel, plan.with_(dependent_launch=dependent), operands)
-        launch(cuda)
-        first = cuda.download(operands.c)
-        for _ in range(1000):
-            launch(cuda)
-        np.testing.assert_array_equal(cuda.download(operands.c), first)
