@@ -18,7 +18,7 @@ from tilewright.backends.emulator_checks import check_bounds, check_races
 from tilewright.backends.emulator_runtime import Policy
 from tilewright.branches import BranchKernel
 from tilewright.checked import check
-from tilewright.dtypes import BF16, FP16, DType
+from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import EmulatorFault, UsageError
 from tilewright.operands import random_operands
 from tilewright.plan_decode import DecodePlan, GemvPlan, MmaPlan
@@ -96,10 +96,11 @@ def test_plans_are_exact(backend: Backend, plan: DecodePlan) -> None:
 @each_plan
 def test_ones_sum_to_k(backend: Backend, plan: DecodePlan) -> None:
     for k in (1, 31, 257, 1024, plan.bk * plan.wk + 9):
-        problem = posed(plan.bm, plan.bn, k, plan.dtype)
-        a, b = np.ones((plan.bm, k), plan.dtype.numpy), np.ones((k, plan.bn), plan.dtype.numpy)
-        found = product(backend, kernel_of(plan), problem, plan, pair=(a, b))
-        np.testing.assert_array_equal(found, np.full((plan.bm, plan.bn), k, np.float32).astype(plan.dtype.numpy))
+        for out in (plan.dtype, FP32):
+            problem = posed(plan.bm, plan.bn, k, plan.dtype).changed(out_dtype=out)
+            a, b = np.ones((plan.bm, k), plan.dtype.numpy), np.ones((k, plan.bn), plan.dtype.numpy)
+            found = product(backend, kernel_of(plan), problem, plan.with_(out_dtype=out), pair=(a, b))
+            np.testing.assert_array_equal(found, np.full((plan.bm, plan.bn), k, np.float32).astype(out.numpy))
 
 
 @each_kernel

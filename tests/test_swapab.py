@@ -101,10 +101,21 @@ def test_c_may_lie_anywhere(backend: Backend, cluster: int) -> None:
 
 @each_cluster
 def test_ones_add_up_to_k(backend: Backend, cluster: int) -> None:
-    for k in (1, 63, 64, 65, 200, 255):  # exact in bf16
+    for k in (1, 63, 64, 65, 200, 257, 1031):
         ones = np.ones((9, k), BF16.numpy), np.ones((k, 70), BF16.numpy)
-        c = product(backend, KERNEL, tight(9, 70, k), small_plan(cluster_k=cluster), pair=ones)
-        np.testing.assert_array_equal(c.astype(np.float32), k)
+        for out in (BF16, FP32):
+            plan = small_plan(cluster_k=cluster, bm=16, out_dtype=out)
+            c = product(backend, KERNEL, tight(9, 70, k).changed(out_dtype=out), plan, pair=ones)
+            np.testing.assert_array_equal(c, np.full((9, 70), k, np.float32).astype(out.numpy))
+
+
+@each_cluster
+def test_fp32_out(backend: Backend, cluster: int) -> None:
+    for bm, bk in ((8, 64), (24, 128), (64, 64)):
+        plan = small_plan(cluster_k=cluster, bm=bm, bk=bk, out_dtype=FP32)
+        for shape in SHAPES:
+            product(backend, KERNEL, tight(*shape).changed(out_dtype=FP32), plan)
+            product(backend, KERNEL, tight(*shape).changed(out_dtype=FP32))  # by rule
 
 
 @each_cluster

@@ -67,6 +67,11 @@ class Plan(ABC):
         """What the kernels read as ``plan::NAME``, in the order of the header."""
 
     @property
+    def c_dtype(self) -> DType:
+        """The element type of C."""
+        return self.dtype
+
+    @property
     def of(self) -> str:
         """The kernel that it is of, as ``kernel_file.KernelFile.place`` names it."""
         return f"rung {self.rung}"
@@ -146,7 +151,7 @@ class Plan(ABC):
 
     def header(self) -> str:
         """The plan as C++, in the form the kernels read."""
-        return header_of(self.dtype, self.constants())
+        return header_of(self.dtype, self.constants(), self.c_dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -200,6 +205,8 @@ def _read(value_of: Field[Any], value: Any) -> Any:
     """A value of a plan as JSON has it. Raises ``UsageError`` where it is not of the field's type."""
     if value_of.type == "DType":
         return dtype(value)
+    if value_of.type == "DType | None":
+        return None if value is None else dtype(value)
     types: dict[object, tuple[type, str]] = {
         "bool": (bool, "true and false are"), "int": (int, "a whole number is"), "Layout": (str, "row and column are"),
     }  # fmt: skip
@@ -209,11 +216,14 @@ def _read(value_of: Field[Any], value: Any) -> Any:
     return value
 
 
-def header_of(dtype: DType, constants: Mapping[str, int | bool]) -> str:
-    """An element type, ``plan::T``, and constants as C++."""
-    c_name = dtype.c_name
-    lines = [f"namespace tw {{ struct {c_name.removeprefix('tw::')}; }}"] if c_name.startswith("tw::") else []
-    lines += ["namespace plan {", f"using T = {c_name};"]
+def header_of(dtype: DType, constants: Mapping[str, int | bool], c_dtype: DType | None = None) -> str:
+    """Element types, ``plan::T`` of the operands and ``plan::Out`` of C (T when left out), and constants, as C++."""
+    c_name, out_name = dtype.c_name, (c_dtype or dtype).c_name
+    lines = [
+        f"namespace tw {{ struct {name.removeprefix('tw::')}; }}"
+        for name in sorted({c_name, out_name}) if name.startswith("tw::")
+    ]  # fmt: skip
+    lines += ["namespace plan {", f"using T = {c_name};", f"using Out = {out_name};"]
     lines += [_constant(name, value) for name, value in constants.items()]
     return "\n".join([*lines, "}  // namespace plan", ""])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tilewright.dtypes import BF16, FP16, DType
+from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan, mistyped
 
@@ -21,6 +21,7 @@ NO_RUNG = -1
 class BranchPlan(Plan):
     """A plan of a kernel off the ladder, which names itself by ``branch`` and ``kernel`` and not by a rung.
 
+    ``out_dtype`` is the element type of C: fp32, or that of the operands, for which None stands too.
     Subclasses are complete once they have ``shared_parts``, ``constants``, ``complaints``, ``default`` and ``derived``
     and say with ``field(init=False)`` which of ``bm``, ``bn``, ``bk`` and ``threads`` follow from the rest. Raises
     ``UsageError`` for a combination that no kernel has, with the numbers that are against it.
@@ -32,14 +33,22 @@ class BranchPlan(Plan):
     uses_tma: ClassVar[bool] = False
 
     rung: int = field(init=False, default=NO_RUNG)
+    out_dtype: DType | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         for mistake in mistyped(self):
             raise UsageError(f"{self.of}: {mistake}")
+        if self.out_dtype == self.dtype:
+            object.__setattr__(self, "out_dtype", None)
         for name, value in self.follows().items():
             object.__setattr__(self, name, value)
         for complaint in self.complaints():
             raise UsageError(f"{self.of}: {complaint}")
+
+    @property
+    def c_dtype(self) -> DType:
+        """The element type of C."""
+        return self.out_dtype or self.dtype
 
     @property
     def of(self) -> str:
@@ -54,6 +63,8 @@ class BranchPlan(Plan):
         """Why no kernel has this plan, the most basic reason first; nothing when one has."""
         if self.dtype not in self.dtypes:
             yield f"dtype is {self.dtype}; {' and '.join(map(str, self.dtypes))} are possible"
+        if self.out_dtype not in (None, FP32):
+            yield f"out_dtype is {self.out_dtype}; {FP32} and {self.dtype} are possible"
 
     @classmethod
     def default(cls, problem: Problem, *, aligned: bool) -> Self:
@@ -68,4 +79,5 @@ class BranchPlan(Plan):
         """JSON-ready values, the branch and the kernel in the rung's place."""
         values = super().to_dict()
         del values["rung"]
+        values["out_dtype"] = self.c_dtype.name
         return {"branch": self.branch, "kernel": self.kernel, **values}

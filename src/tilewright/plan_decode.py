@@ -236,7 +236,8 @@ class MmaPlan(DecodePlan):
 
 def _given(problem: Problem, aligned: bool) -> dict[str, Any]:
     return {
-        "dtype": problem.dtype, "aligned": aligned, "a_layout": problem.a_layout, "b_layout": problem.b_layout
+        "dtype": problem.dtype, "aligned": aligned, "a_layout": problem.a_layout, "b_layout": problem.b_layout,
+        "out_dtype": problem.out_dtype,
     }  # fmt: skip
 
 

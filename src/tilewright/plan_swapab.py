@@ -190,7 +190,7 @@ class SwapAbPlan(BranchPlan):
         intensity = roofline.tile_intensity(self.bm, self.bn, self.dtype.itemsize)
         per_mac = roofline_tensor.operand_bytes_per_mac(WEIGHT_ROWS, self.bm, self.dtype.itemsize)
         # Once an element of C: the transposed one, and of a cluster a part in fp32 from each block.
-        out_bytes = self.dtype.itemsize + (4 * self.cluster_k if self.cluster_k > 1 else 0)
+        out_bytes = self.c_dtype.itemsize + (4 * self.cluster_k if self.cluster_k > 1 else 0)
         depth = max(problem.k, 1)
         flight = roofline_tensor.bytes_in_flight(self.stages, self.stage_bytes)
         traffic = roofline.minimum_traffic(problem)
@@ -248,6 +248,7 @@ def choose(problem: Problem, *, aligned: bool = True, dependent_launch: bool = F
     plan = SwapAbPlan(
         problem.dtype, tokens, bn, bk, aligned, problem.a_layout, problem.b_layout,
         stages=max(stages, 2), cluster_k=cluster, blocks=blocks, dependent_launch=dependent_launch,
+        out_dtype=problem.out_dtype,
     )  # fmt: skip
     if stages == 0:
         plan = plan.full()

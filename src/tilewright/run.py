@@ -37,8 +37,8 @@ class Operands:
     def problem(self) -> Problem:
         """The problem they pose. Raises ``UsageError`` when shapes or dtypes do not fit, or C is column-major."""
         a, b, c = self.a, self.b, self.c
-        if not a.dtype == b.dtype == c.dtype:
-            raise UsageError(f"dtypes do not fit: A {a.dtype}, B {b.dtype}, C {c.dtype}; all three must be the same")
+        if a.dtype != b.dtype:
+            raise UsageError(f"dtypes do not fit: A {a.dtype}, B {b.dtype}; both must be the same")
         if a.cols != b.rows or c.rows != a.rows or c.cols != b.cols:
             raise UsageError(
                 f"shapes do not fit: A {a.rows}x{a.cols}, B {b.rows}x{b.cols}, C {c.rows}x{c.cols}; "
@@ -110,6 +110,10 @@ def prepare(backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands
         raise UsageError(f"plan is of {plan.of}; {kernel.place} ({kernel.name}) needs one of its own")
     if plan.dtype != problem.dtype:
         raise UsageError(f"plan is for {plan.dtype} and the operands are {problem.dtype}: both must be the same")
+    if plan.c_dtype != problem.out_dtype:
+        raise UsageError(
+            f"dtypes do not fit: {plan.of} writes C in {plan.c_dtype} by this plan, and C is {problem.out_dtype}"
+        )
     for name, planned, layout in (
         ("A", plan.a_layout, problem.a_layout),
         ("B", plan.b_layout, problem.b_layout),

@@ -22,7 +22,7 @@ struct Shared { tw::Partials<WK, BM, BN, 0> partials; };
 // C[m, n] = A[m, k] B[k, n] with leading dimensions in elements: A are the tokens, a row each, and B the weights, whose
 // columns lie one after another. So a column of B is a line of memory along K, and a row of the usual weight matrix.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64 ldc) {
+tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc) {
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;

@@ -23,7 +23,7 @@ struct Shared { tw::Partials<WK, BM, BN, 4> partials; };  // 4: the 8 weights x 
 // the rows of A, tokens, its 8 columns. Lane l holds of a row l / 4 in place of k = 2 t, 2 t + 1, 2 t + 8, 2 t + 9 (t = l % 4)
 // and the same 16 on what lies at 8 t ... 8 t + 7: a sum over k does not mind, as long as both operands do it.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64 ldc) {
+tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc) {
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;

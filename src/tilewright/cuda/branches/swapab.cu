@@ -45,8 +45,8 @@ using Shared = Split<CLUSTER_K>;
 // C[m, n] = A[m, k] B[k, n]; a_map is A, the tokens, b_map is B, the weights. A cluster computes BM tokens of BN columns
 // at a time; its blocks share K.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw::TensorMap b_map, int m, int n, int k, T* c,
-        tw::i64 ldc) {
+tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw::TensorMap b_map, int m, int n, int k,
+        Out* c, tw::i64 ldc) {
   Shared& s = tw::shared<Shared>();
   const int clusters = gridDim.x / CLUSTER_K, cluster = blockIdx.x / CLUSTER_K, rank = blockIdx.x % CLUSTER_K;
   const int tiles_m = (m + BM - 1) / BM, tiles = tiles_m * ((n + BN - 1) / BN);  // along M first: the same weights

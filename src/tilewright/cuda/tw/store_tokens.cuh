@@ -1,4 +1,5 @@
-// Accumulators whose rows are columns of C on their way to C: transposed by stmatrix, in shared memory of each warp's own.
+// Accumulators whose rows are columns of C on their way to C: elements of 16 bits are transposed by stmatrix, in shared
+// memory of each warp's own; eight of 32 bits side by side, which eight lanes hold, are a sector as they are.
 #pragma once
 #include <tw/matrix.cuh>
 #include <tw/memory.cuh>
@@ -14,7 +15,16 @@ struct TokenPatch {
 
 // A warp's 16 columns of C from `column` on of BM tokens from `row` on, of which it stores the groups of 8 whose bit is set
 // in `groups`. Of a group lane l holds columns l / 4 and l / 4 + 8 of tokens 2 (l % 4) and the next. A store of the warp
-// fills 32 bytes of each of 16 rows: whole sectors, where rows are aligned.
+// fills 32 bytes of each of 16 rows: whole sectors, where rows are aligned. In fp32 it fills them of four.
+__device__ __forceinline__ void store_tokens(TokenPatch&, float* c, i64 ldc, int row, int column, int m, int n,
+                                             const float (&d)[plan::BM / 2], u32 groups) {
+  const int lane = int(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < plan::BM / 2; ++i) {
+    const int token = row + i / 4 * 8 + lane % 4 * 2 + i % 2, first = column + lane / 4 + i % 4 / 2 * 8;
+    if ((groups >> i / 4 & 1) && token < m && first < n) c[token * ldc + first] = d[i];
+  }
+}
 __device__ __forceinline__ void store_tokens(TokenPatch& patch, plan::T* c, i64 ldc, int row, int column, int m, int n,
                                              const float (&d)[plan::BM / 2], u32 groups) {
   constexpr int GROUPS = plan::BM / 8;
