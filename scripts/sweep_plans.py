@@ -17,10 +17,12 @@ from typing import Any
 from sweep_shapes import Shape
 
 from tilewright import measure
+from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
 from tilewright.planner.candidate import Candidate
 from tilewright.planner.plan import plan
 from tilewright.planner.planning import Planning
+from tilewright.problem import Problem
 
 GPU = "h200"
 LEAST_BYTES = 200 << 20  # of the operand sets that a configuration is timed on in turn
@@ -148,3 +150,19 @@ def _us(candidate: Candidate) -> float:
 def read_plan(values: Mapping[str, Any]) -> Plan:
     """The inverse of ``values_of``."""
     return Plan.from_dict(values)
+
+
+def planned(problem: Problem) -> Plan:
+    """The plan of the planner's pick, nothing tuned."""
+    pick = plan(problem=problem, gpu=GPU).pick.plan
+    assert pick is not None
+    return pick
+
+
+def with_dependent_launch(plan: Plan) -> Plan:
+    """The same kernel started under the one before it; as it is where it knows no such launch."""
+    known = any(each.name == "dependent_launch" for each in fields(plan))
+    try:
+        return plan.with_(dependent_launch=True) if known else plan
+    except UsageError:  # an earlier rung has the value and no such launch
+        return plan

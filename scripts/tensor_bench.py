@@ -185,13 +185,15 @@ def compete(
     *,
     lt: bool = True,
     seed: int = 0,
+    least_bytes: int = 0,
 ) -> Outcome:
     """Verify the candidates and the vendor on the operands that are then timed, and time them side by side.
 
     A candidate that does not compile, is refused or computes a wrong element is not timed, and ``refused`` says why;
-    nor is a vendor's GEMM that does. Raises ``VerifyError`` when that is cuBLAS.
+    nor is a vendor's GEMM that does. The operand sets have at least ``least_bytes`` in all. Raises ``VerifyError`` when
+    cuBLAS is wrong.
     """
-    rotation = measure.rotation(problem.bytes_moved, bench.l2_bytes)
+    rotation = measure.rotation(problem.bytes_moved, bench.l2_bytes, least_bytes=least_bytes)
     sets = bench.operand_sets(problem, rotation.sets, seed)
     built = compile_all(candidates)
     describe: dict[str, dict[str, Any]] = {}
