@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -59,13 +59,9 @@ class Chosen:
 def values_of(plan: Plan) -> dict[str, Any]:
     """A plan for ``Plan.from_dict``, without what follows from the rest and what is as its class has it."""
     full = plan.to_dict()
-    for each in fields(plan):
-        if not each.init or (each.default is not MISSING and getattr(plan, each.name) == each.default):
-            full.pop(each.name, None)
-    full.pop("shared_bytes")
-    if plan.rung >= 0:
-        full["rung"] = plan.rung
-    return full
+    given = [each.name for each in fields(plan) if each.init and getattr(plan, each.name) != each.default]
+    kept = (*(name for name in ("branch", "kernel", "rung") if name in full), *given)
+    return {name: full[name] for name in dict.fromkeys(kept)}
 
 
 def name_of(plan: Plan) -> str:

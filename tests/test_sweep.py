@@ -16,10 +16,10 @@ import sweep_bench
 import sweep_file
 import sweep_shapes
 import sweep_worker
-from sweep_plans import Selection, choose, name_of, planning_of, read_plan, values_of
+from sweep_plans import Selection, choose, name_of, planning_of, read_plan, values_of, with_dependent_launch
 from sweep_shapes import Shape, development_families, part_of, rank, select
 
-from tilewright import nvrtc, results
+from tilewright import branches, nvrtc, results
 from tilewright.errors import UsageError
 from tilewright.measure import Rival, Schedule, measure
 from tilewright.selection import kernel_of
@@ -88,6 +88,16 @@ def test_configurations(shape: Shape) -> None:
     for plan in chosen.plans:
         assert read_plan(json.loads(json.dumps(values_of(plan)))) == plan
     assert len({name_of(plan) for plan in chosen.plans}) == len(chosen.plans)
+
+
+def test_plans_of_branches_come_back_too() -> None:
+    for branch in branches.branches().values():
+        for kernel in branch.kernels:
+            plan = kernel.plan_for(DECODE.problem, aligned=True)
+            values = values_of(plan)
+            assert (values["branch"], values["kernel"]) == (branch.name, kernel.name)
+            assert read_plan(json.loads(json.dumps(values))) == plan
+            assert name_of(plan) != name_of(with_dependent_launch(plan))
 
 
 def test_forty_configurations_overall_and_of_a_shape() -> None:
