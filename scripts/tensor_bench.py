@@ -19,10 +19,11 @@ from tilewright.backends.cuda_timer import CudaTimer
 from tilewright.climb_timing import provenance
 from tilewright.errors import TilewrightError, UnavailableError
 from tilewright.gpu import get_gpu
+from tilewright.kernel_file import KernelFile
 from tilewright.plan_base import Plan
 from tilewright.problem import Layout, Problem
 from tilewright.rivals import cublas, kernel_rival
-from tilewright.rivals_lt import lt_best, names_of
+from tilewright.rivals_lt import SCREENING, lt_best, names_of
 from tilewright.run import DEFAULT_ARCH, Operands
 
 ROWS = Path(__file__).with_name("tensor_rows.json")
@@ -31,12 +32,19 @@ TENSOR_FLOPS_PER_CLOCK = get_gpu("h200").bf16_tensor_flop_per_clock or 0
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A rung with a plan, by the name it has in the records and the table."""
+class Entrant:
+    """A rung, or a kernel of a branch, with a plan, by the name it has in the records and the table."""
 
     name: str
-    rung: ladder.Rung
+    rung: KernelFile
     plan: Plan
+
+
+@dataclass(frozen=True)
+class Candidate(Entrant):
+    """One that is a rung."""
+
+    rung: ladder.Rung
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Row:
     must_tflops: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.problem} rung {self.candidate.rung.number}"
+        return f"{self.problem} {self.candidate.rung.place}"
 
 
 def read_rows(path: Path = ROWS) -> list[Row]:
@@ -111,19 +119,37 @@ class Bench:
         """Run a rival once on each set with C poisoned, and hold every element against float64: the worst report."""
         reports = []
         for launch, operands in zip(rival.launches, sets, strict=True):
-            self.backend.poison(operands.c)
-            with self.backend.current():
-                launch(self.backend.stream)
-            self.backend.synchronize()
+            self._run(launch, operands)
             reports.append(verify.verify(operands.c.owner, operands.a.owner, operands.b.owner))
         return max(reports, key=lambda report: (not report.ok, report.max_error_over_bound))
 
-    def vendors(self, sets: Sequence[Operands]) -> Iterator[tuple[measure.Rival, dict[str, Any]]]:
-        """The vendor's GEMMs as rivals, with what a record says of them; without cublasLt, a line says why."""
+    def expected(self, operands: Operands) -> verify.Expected:
+        """What C must be for these operands, for ``check``: for many rivals, or large problems."""
+        return verify.Expected(operands.a.owner, operands.b.owner, out_dtype=operands.c.dtype)
+
+    def check(self, rival: measure.Rival, operands: Operands, expected: verify.Expected) -> verify.Report:
+        """Run a rival's first launch, that of these operands, with C poisoned, and hold C against ``expected``."""
+        self._run(rival.launches[0], operands)
+        return expected.check(operands.c.owner)
+
+    def _run(self, launch: measure.Launch, operands: Operands) -> None:
+        self.backend.poison(operands.c)
+        with self.backend.current():
+            launch(self.backend.stream)
+        self.backend.synchronize()
+
+    def vendors(
+        self, sets: Sequence[Operands], screening: measure.Schedule = SCREENING
+    ) -> Iterator[tuple[measure.Rival, dict[str, Any]]]:
+        """The vendor's GEMMs as rivals, with what a record says of them; without cublasLt, a line says why.
+
+        ``screening`` is how cublasLt's algorithms are timed to find the best.
+        """
         rival = cublas(self.backend, sets, CUBLAS)
         yield rival, {"kernels": names_of(rival.launches[0], self.timer.kernel_names)}
         try:
-            yield lt_best(self.backend, sets, self.timer, LT_BEST, kernels=self.timer.kernel_names)
+            names = self.timer.kernel_names
+            yield lt_best(self.backend, sets, self.timer, LT_BEST, schedule=screening, kernels=names)
         except UnavailableError as error:
             print(f"{LT_BEST} is left out: {error}")
 
@@ -138,10 +164,10 @@ class Outcome:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def compile_all(candidates: Sequence[Candidate]) -> dict[str, nvrtc.Compiled | TilewrightError]:
+def compile_all(candidates: Sequence[Entrant]) -> dict[str, nvrtc.Compiled | TilewrightError]:
     """Compile for the GPU, as many at a time as there are processors; by name, a kernel or why there is none."""
 
-    def compiled(candidate: Candidate) -> nvrtc.Compiled | TilewrightError:
+    def compiled(candidate: Entrant) -> nvrtc.Compiled | TilewrightError:
         try:
             return nvrtc.compile_kernel(candidate.rung.source(candidate.plan, "gpu", DEFAULT_ARCH))
         except TilewrightError as error:
@@ -154,18 +180,20 @@ def compile_all(candidates: Sequence[Candidate]) -> dict[str, nvrtc.Compiled | T
 def compete(
     bench: Bench,
     problem: Problem,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Entrant],
     schedule: measure.Schedule,
     *,
     lt: bool = True,
     seed: int = 0,
+    least_bytes: int = 0,
 ) -> Outcome:
     """Verify the candidates and the vendor on the operands that are then timed, and time them side by side.
 
     A candidate that does not compile, is refused or computes a wrong element is not timed, and ``refused`` says why;
-    nor is a vendor's GEMM that does. Raises ``VerifyError`` when that is cuBLAS.
+    nor is a vendor's GEMM that does. The operand sets have at least ``least_bytes`` in all. Raises ``VerifyError`` when
+    cuBLAS is wrong.
     """
-    rotation = measure.rotation(problem.bytes_moved, bench.l2_bytes)
+    rotation = measure.rotation(problem.bytes_moved, bench.l2_bytes, least_bytes=least_bytes)
     sets = bench.operand_sets(problem, rotation.sets, seed)
     built = compile_all(candidates)
     describe: dict[str, dict[str, Any]] = {}
@@ -184,7 +212,7 @@ def compete(
         rivals.append(rival)
         describe[candidate.name] = {
             "what": "kernel",
-            "rung": candidate.rung.number,
+            "rung": candidate.rung.identity.get("rung"),
             "plan": candidate.plan.to_dict(),
             "compiled": kernel.report.of_launch(candidate.plan.shared_bytes),
             "verified": {"error_over_bound": report.max_error_over_bound},

@@ -16,7 +16,7 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -39,13 +39,18 @@ class Pool:
         self._processes: set[_Process] = set()
         self._results: queue.Queue[tuple[str, Answer | str] | BaseException | None] = queue.Queue()
         self._until = 0.0
+        self._ready: Callable[[str], None] | None = None
 
-    def run(self, tasks: Sequence[str], *, at_once: int, seconds: float) -> Iterator[tuple[str, Answer | str]]:
+    def run(
+        self, tasks: Sequence[str], *, at_once: int, seconds: float, ready: Callable[[str], None] | None = None
+    ) -> Iterator[tuple[str, Answer | str]]:
         """Every task with its answer, as they come; with why there is none where it was lost.
 
-        Hands out ``at_once`` tasks at a time, and none once ``seconds`` have passed. Raises ``RuntimeError`` when a
-        worker ends with a status other than 0.
+        Hands out ``at_once`` tasks at a time, and none once ``seconds`` have passed. ``ready`` is called with each
+        before it is handed out, and may wait for what the task needs. Raises ``RuntimeError`` when a worker ends with a
+        status other than 0.
         """
+        self._ready = ready
         self._left = [list(tasks[i : i + at_once]) for i in range(0, len(tasks), at_once)][::-1]
         self._until = time.monotonic() + seconds
         threads = [
@@ -72,7 +77,11 @@ class Pool:
 
     def _take(self) -> list[str]:
         with self._lock:
-            return self._left.pop() if self._left and time.monotonic() < self._until else []
+            taken = self._left.pop() if self._left and time.monotonic() < self._until else []
+        if self._ready is not None:
+            for task in taken:
+                self._ready(task)
+        return taken
 
     def _give_back(self, tasks: list[str]) -> None:
         if tasks:

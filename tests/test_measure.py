@@ -151,6 +151,16 @@ def test_progress_and_order() -> None:
     assert any(f"b{AGAIN} " in s for s in seen)
 
 
+def test_a_known_time_takes_no_trial_and_a_short_slot_is_not_sampled() -> None:
+    timer = FakeTimer()
+    known = dataclasses.replace(costs("a", 10, sets=3), estimate_us=20.0)
+    result = measure([known], timer, schedule=dataclasses.replace(QUICK, sampled=False))
+    assert timer.prepared == [51], "50 launches of 20 us are 1 ms, rounded up to whole turns of 3 sets"
+    assert len(timer.slots) == 2 * QUICK.rounds
+    assert result.timings["a"].snapshots == []
+    assert timer.heat == 1.0, "nobody looked at the GPU"
+
+
 def test_graphs_are_long_enough_and_cover_the_sets_evenly() -> None:
     timer = FakeTimer()
     measure([costs("a", 10, sets=3)], timer, schedule=QUICK)
@@ -345,3 +355,8 @@ def test_throttle_reasons() -> None:
     assert decode_throttle(0x1 | 0x1000) == ("gpu_idle", "0x1000")
     state = Snapshot(sm_clock_mhz=1980, throttle=("sw_power_cap",))
     assert Snapshot.from_dict(state.to_dict()) == state
+
+
+def test_rotation_of_at_least_so_many_bytes() -> None:
+    assert rotation(2**20, 2**20, least_bytes=200 * 2**20).sets == 201
+    assert rotation(2**30, 2**20, least_bytes=200 * 2**20).sets == 2

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from strategies import dtypes, problems, seeds
 
 from tilewright.dtypes import BF16, FP16, FP32, DType
+from tilewright.errors import UsageError
 from tilewright.operands import PROBE_FACTORS, Fill, accumulator_probe, random_operands
 from tilewright.problem import Problem
-from tilewright.verify import error_bound, gamma, verify
+from tilewright.verify import Expected, error_bound, gamma, verify
 
 # ---- what must pass
 
@@ -372,3 +373,23 @@ def test_huge_fp32_values_leak_no_warnings() -> None:
     assert report.checked == 2
     # Partial sums overflow fp32 there: outside the theorem, and a NaN never passes for a finite reference.
     assert verify(np.array([[np.nan], [3e38]], np.float32), a, b).bad_count == 1
+
+
+# ---- one expectation for many results
+
+
+def test_what_is_expected_once_is_what_verify_says() -> None:
+    a, b = random_operands(Problem(7, 9, 130, BF16), 1, "normal")
+    expected = Expected(a, b, out_dtype=BF16)
+    right = accumulate(a, b, FP32, "sequential", True).astype(BF16.numpy)
+    wrong = right.copy()
+    wrong[3, 4] *= 1.5
+    for c in (right, wrong, right):
+        assert expected.check(c) == verify(c, a, b)
+    assert expected.check(wrong).first_bad is not None
+    with pytest.raises(UsageError, match="bf16 \\(7, 9\\) is expected"):
+        expected.check(right[:5])
+    with pytest.raises(UsageError, match="float32"):
+        expected.check(right.astype(np.float32))
+    with pytest.raises(UsageError, match="do not fit"):
+        Expected(a, a, out_dtype=BF16)

@@ -60,10 +60,14 @@ class Timer(Protocol):
 
 @dataclass(frozen=True)
 class Rival:
-    """One implementation: ``launches`` holds a launch for each operand set."""
+    """One implementation: ``launches`` holds a launch for each operand set.
+
+    ``estimate_us`` is about what a launch takes, where that is known: slots are then laid out by it, not by a trial.
+    """
 
     name: str
     launches: Sequence[Launch] = field(repr=False)
+    estimate_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,8 @@ class Schedule:
 
     ``slot_ms`` is the least length of a slot, of which ``warm_fraction`` is not timed; a graph holds enough launches
     for ``graph_ms`` (at most ``max_launches``), so that the gaps between replays do not count. Before the first round
-    come ``warm_slots`` slots of the baseline that leave no figure.
+    come ``warm_slots`` slots of the baseline that leave no figure. ``sampled``: the GPU's state is read while a slot
+    runs, for which one of a few milliseconds would have to wait.
     """
 
     slot_ms: float = 250.0
@@ -82,6 +87,7 @@ class Schedule:
     max_launches: int = 2048
     seed: int = 0
     warm_slots: int = 0
+    sampled: bool = True
 
     def __post_init__(self) -> None:
         numbers = self.slot_ms > 0 and self.graph_ms > 0 and self.rounds >= 1 and self.warm_slots >= 0
@@ -248,7 +254,7 @@ def measure(
             prepared, warm, timed = ready[name]
             try:
                 sample = lambda kept=timing.snapshots: kept.append(snapshot())  # noqa: E731
-                slot = timer.slot(prepared, warm, timed, sample)
+                slot = timer.slot(prepared, warm, timed, sample if schedule.sampled else None)
             except Exception as error:  # whatever it is, the other rivals' figures must not be lost
                 timing.error = _first_line(error)
                 continue
@@ -266,11 +272,14 @@ def _make_ready(rival: Rival, timer: Timer, schedule: Schedule, timing: Timing) 
         if not rival.launches:
             raise UsageError(f"rival {rival.name} has no launches")
         sets = len(rival.launches)
-        first = timer.prepare(rival.launches, sets)
-        estimate_us = timer.slot(first, 1, 2).time_us
-        count = graph_launches(estimate_us, sets, schedule)
-        prepared = first if count == sets else timer.prepare(rival.launches, count)
-        replay_us = timer.slot(prepared, 1, 1).time_us * count
+        if rival.estimate_us is not None:
+            count = graph_launches(rival.estimate_us, sets, schedule)
+            prepared, replay_us = timer.prepare(rival.launches, count), rival.estimate_us * count
+        else:
+            first = timer.prepare(rival.launches, sets)
+            count = graph_launches(timer.slot(first, 1, 2).time_us, sets, schedule)
+            prepared = first if count == sets else timer.prepare(rival.launches, count)
+            replay_us = timer.slot(prepared, 1, 1).time_us * count
         timing.method, timing.launches, timing.note = prepared.method, count, prepared.note
         return (prepared, *replays(replay_us, schedule))
     except Exception as error:
@@ -317,14 +326,17 @@ class Rotation:
     label: str
 
 
-def rotation(bytes_per_set: int, l2_bytes: int, policy: L2Policy = "cold", max_sets: int = 512) -> Rotation:
+def rotation(
+    bytes_per_set: int, l2_bytes: int, policy: L2Policy = "cold", max_sets: int = 512, least_bytes: int = 0
+) -> Rotation:
     """Operand sets for a policy. ``cold``: at least two, and more than twice the L2 in all; ``warm``: one.
 
-    A tiny problem would need more than ``max_sets``: then the label says that the sets fit in the cache.
+    Cold ones have at least ``least_bytes`` in all. A tiny problem would need more than ``max_sets``: then the label
+    says that the sets fit in the cache.
     """
     if policy == "warm":
         return Rotation(1, bytes_per_set, "warm", "L2-warm: the same operands every launch")
-    wanted = 2 * l2_bytes // max(bytes_per_set, 1) + 1
+    wanted = max(2 * l2_bytes, least_bytes) // max(bytes_per_set, 1) + 1
     sets = min(max(2, wanted), max_sets)
     footprint = sets * bytes_per_set
     size = f"{sets} operand sets in turn, {footprint / 2**20:.1f} MiB"

@@ -24,6 +24,9 @@ from tilewright.problem import Problem
 
 SCHEMA = "tilewright.record/1"
 READING_SCHEMA = "tilewright.reading/1"  # of calibrate/readings.py, whose files lie beside those of records
+SWEEP_SCHEMA = "tilewright.sweep/1"  # of scripts/sweep_file.py, likewise
+CHAIN_SCHEMA = "tilewright.chain/1"  # of scripts/decode_chain.py, in one file with records
+_OTHERS = (READING_SCHEMA, SWEEP_SCHEMA, CHAIN_SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,12 @@ def records_of(
 
 def append(path: Path, records: Iterable[Record]) -> None:
     """Add records to a file, a line each, in one write, so that two writers cannot mix their lines."""
-    lines = "".join(json.dumps(record.to_dict(), allow_nan=False) + "\n" for record in records)
+    append_lines(path, (record.to_dict() for record in records))
+
+
+def append_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> None:
+    """Add JSON objects to a file as ``append`` adds records."""
+    lines = "".join(json.dumps(each, allow_nan=False) + "\n" for each in objects)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         if file.tell() and _last_byte(file) != b"\n":  # an earlier writer was cut off: keep its line apart
@@ -159,7 +167,7 @@ def append(path: Path, records: Iterable[Record]) -> None:
 
 
 def load(path: Path) -> list[Record]:
-    """Every record of a file, or of all ``*.jsonl`` files of a folder in the order of their names; no readings.
+    """Every record of a file, or of all ``*.jsonl`` files of a folder in the order of their names; nothing else there.
 
     Raises ``UsageError`` naming file and line when one is no record of this schema.
     """
@@ -254,7 +262,7 @@ def _load_file(path: Path) -> Iterator[Record]:
             values = json.loads(line)
             if not isinstance(values, dict):
                 raise UsageError("a line is not a JSON object")
-            if values.get("schema") == READING_SCHEMA:
+            if values.get("schema") in _OTHERS:
                 continue
             yield Record.from_dict(values)
         except (json.JSONDecodeError, UsageError) as error:

@@ -33,6 +33,7 @@ inside it in practice.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -154,6 +155,41 @@ def verify(
     return check.report()
 
 
+class Expected:
+    """What C = A B must be, computed once and held against one result after another.
+
+    A ``(m, k)`` and B ``(k, n)`` are 2-D; the other arguments are those of ``verify``, whose bound this is. Takes 16
+    bytes an element of C where A and B lie. Raises as ``verify`` does.
+    """
+
+    def __init__(
+        self, a: Any, b: Any, *, out_dtype: DType | str, accumulator: DType | str = FP32, device: Device = "auto"
+    ) -> None:
+        if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+            raise UsageError(
+                f"shapes do not fit c (m, n) = a (m, k) @ b (k, n): a {tuple(a.shape)}, b {tuple(b.shape)}"
+            )
+        self._shape = (a.shape[0], b.shape[1])
+        self._library = choose_library({"a": a, "b": b}, math.prod(self._shape) * a.shape[1], device)
+        self._out, self._accumulator = lookup_dtype(out_dtype), lookup_dtype(accumulator)
+        check = _Check(self._library, self._accumulator, self._out)
+        with np.errstate(all="ignore"):
+            self._blocks = [
+                (Block(block.rows, block.columns, block.product, None), bound)
+                for block, bound in check.expected(self._library.load(a), self._library.load(b))
+            ]
+
+    def check(self, c: Any) -> Report:
+        """Whether C ``(m, n)`` is right. Raises ``UsageError`` for another shape or dtype."""
+        if tuple(c.shape) != self._shape or _dtype_of("c", c) != self._out:
+            raise UsageError(f"c is {c.dtype} {tuple(c.shape)}; {self._out} {self._shape} is expected")
+        c, check = self._library.load(c), _Check(self._library, self._accumulator, self._out)
+        with np.errstate(all="ignore"):
+            for block, bound in self._blocks:
+                check.block(self._library.float64(c[block.rows, block.columns]), block, bound)
+        return check.report()
+
+
 class _Check:
     """Goes through one or more matrices block by block and gathers what it finds."""
 
@@ -166,7 +202,12 @@ class _Check:
         self.first_bad: BadElement | None = None
 
     def matrix(self, c: Any, a: Any, b: Any, batch: int | None = None) -> None:
-        if 0 in c.shape:  # nothing to check, however long the other side is
+        for block, bound in self.expected(a, b):
+            self.block(self.library.float64(c[block.rows, block.columns]), block, bound, batch)
+
+    def expected(self, a: Any, b: Any) -> Iterator[tuple[Block, Any]]:
+        """The blocks of A ``(m, k)`` @ B ``(k, n)`` with the bound of each element."""
+        if 0 in (a.shape[0], b.shape[1]):  # nothing to check, however long the other side is
             return
         xp, float64 = self.library.xp, self.library.float64
         row_terms, column_terms = float64((a != 0).sum(1)), float64((b != 0).sum(0))
@@ -177,7 +218,7 @@ class _Check:
             if integers:
                 terms = terms * (block.magnitude * self.accumulator.unit_roundoff > 1)
             bound = error_bound(terms, block.product, block.magnitude, self.accumulator, self.out_dtype)
-            self._block(float64(c[block.rows, block.columns]), block, bound, batch)
+            yield block, bound
 
     def _all_integers(self, operand: Any) -> bool:
         # Slice by slice, as most data give the answer in the first.
@@ -196,7 +237,8 @@ class _Check:
                 f"error bound below {longest}"
             )
 
-    def _block(self, got: Any, block: Block, bound: Any, batch: int | None) -> None:
+    def block(self, got: Any, block: Block, bound: Any, batch: int | None = None) -> None:
+        """Hold a block of C, in float64, against its product and bounds."""
         error, ratio = _compare(self.library.xp, got, block.product, bound, _overflow(self.out_dtype))
         bad = ~(ratio <= 1)
         bad_count = int(bad.sum())
