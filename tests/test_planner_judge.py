@@ -126,12 +126,12 @@ def test_what_is_better_is_faster_by_the_gain() -> None:
 def test_other_stages_have_another_time() -> None:
     times = {}
     for stages in (2, 3, 4):
-        judgement = judged(*CUBE, tile=(128, 256, 64), stages=stages)
+        judgement = judged(*CUBE, tile=(128, 128, 64), stages=stages, clock="burst")
         assert judgement.candidate is not None
         assert judgement.candidate.stages == stages
         assert judgement.candidate.shared_bytes <= H200.shared_bytes_per_block
-        times[stages] = time_us(judgement.candidate, "sustained")
-    assert times[2] >= times[3] >= times[4]
+        times[stages] = time_us(judgement.candidate, "burst")
+    assert times[2] > times[3] >= times[4], "two loads on their way do not hide the latency of HBM"
     five = judged(*CUBE, tile=(128, 256, 64), stages=5)
     assert not five.fits
     assert found(five)["stages"].sentence.endswith("5 asked for")
