@@ -384,9 +384,7 @@ def test_what_is_no_judgement(change: Any, sentence: str) -> None:
 
 def test_a_judgement_needs_its_lists_and_finite_numbers() -> None:
     values = judged(*CUBE, tile=(128, 256, 64)).to_dict()
-    with pytest.raises(
-        UsageError, match="a judgement is incomplete: missing .* 'findings'"
-    ):
+    with pytest.raises(UsageError, match=r"a judgement is incomplete: missing .* 'findings'"):
         Judgement.from_dict({name: value for name, value in values.items() if name != "findings"})
     values["findings"][0]["value"] = float("nan")
     with pytest.raises(UsageError, match="finding field 'value' is nan; a number is possible"):
