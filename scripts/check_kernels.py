@@ -2,10 +2,11 @@
 """Every kernel compiles, for every architecture it is meant for, and its main loop is what it should be.
 
 Each rung, dtype and plan (all layouts, aligned and not, and the counter-examples) goes through NVRTC for sm_90a, which
-needs no GPU; so do the measured plans of tensor_rows.json, and the default plans of the CUDA-core rungs for the
-architectures around it. A table of registers, shared memory and stack is printed. A kernel that does not compile,
-draws a compiler warning or breaks a rule of sass_lint.py is a failure (exit 1); so is a CUDA-core rung that spills or
-uses a stack anywhere, where a tensor-core rung may outside its main loops.
+needs no GPU; so do the kernels of the branches with the plans of several sizes, the measured plans of tensor_rows.json,
+and the default plans of the CUDA-core rungs for the architectures around it. A table of registers, shared memory and
+stack is printed. A kernel that does not compile, draws a compiler warning or breaks a rule of sass_lint.py is a failure
+(exit 1); so is a CUDA-core rung or a branch that spills or uses a stack anywhere, where a tensor-core rung may outside
+its main loops.
 """
 
 from __future__ import annotations
@@ -21,29 +22,34 @@ from typing import get_args
 import sass_lint
 import tensor_bench
 
-from tilewright import ladder, nvrtc
+from tilewright import branches, ladder, nvrtc
 from tilewright.dtypes import DTYPES, DType
 from tilewright.errors import TilewrightError, UsageError
+from tilewright.kernel_file import KernelFile
 from tilewright.plan_base import Plan
-from tilewright.problem import Layout
+from tilewright.plan_tensor import TensorPlan
+from tilewright.problem import Layout, Problem
 from tilewright.ptxas import CompileReport
 
 HOPPER = "sm_90a"
 OTHERS = ("sm_80", "sm_89", "sm_100", "sm_120")  # CUDA-core rungs use nothing that is Hopper's alone
 LAST_CUDA_CORE_RUNG = 4
+MOST_TOKENS = (1, 2, 3, 4, 8, 16, 32, 64)
+WEIGHTS = ((256, 7168), (2112, 7168), (4096, 4096), (28672, 4096))  # N, K: of each case of the branches' rules
 
 
 @dataclass(frozen=True)
 class Job:
     """One kernel to compile."""
 
-    rung: ladder.Rung
+    kernel: KernelFile
     plan: Plan
     what: str
     arch: str
 
     def __str__(self) -> str:
-        return f"{self.rung.number} {self.rung.name:16} {self.plan.dtype.name} {self.what:25} {self.arch:7}"
+        place = " ".join(map(str, (*self.kernel.identity.values(), self.kernel.name)))
+        return f"{place:18} {self.plan.dtype.name} {self.what:25} {self.arch:7}"
 
 
 def jobs() -> Iterator[Job]:
@@ -53,12 +59,29 @@ def jobs() -> Iterator[Job]:
             yield from (Job(rung, plan, what, HOPPER) for what, plan in plans(rung, dtype))
             if rung.number <= LAST_CUDA_CORE_RUNG:
                 yield from (Job(rung, rung.plan(dtype), "aligned", arch) for arch in OTHERS)
+    yield from branch_jobs()
     measured = {
         row.candidate.plan: row.candidate for row in tensor_bench.read_rows() if row.candidate.rung.number == 11
     }
     yield from (
         Job(chosen.rung, plan, f"of tensor_rows {n}", HOPPER) for n, (plan, chosen) in enumerate(measured.items())
     )
+
+
+def branch_jobs() -> Iterator[Job]:
+    """Each kernel of a branch with the plans of the sizes it is for, all that a caller may bring."""
+    for branch in branches.branches().values():
+        sizes = [*branch.shapes.values(), *((m, n, k) for m in MOST_TOKENS for n, k in WEIGHTS)]
+        for kernel in branch.kernels:
+            made: dict[Plan, str] = {}
+            for dtype, size, aligned in product(kernel.dtypes, sizes, (True, False)):
+                with suppress(UsageError):  # not every kernel takes every size, or rows off 16-byte boundaries
+                    problem = Problem(*size, dtype, None, *branches.LAYOUTS)
+                    plan = kernel.plan_for(problem, aligned=aligned)
+                    what = "x".join(map(str, size)) + (" aligned" if aligned else " unaligned")
+                    made.setdefault(plan, what)
+                    made.setdefault(plan.with_(dependent_launch=True), f"{what} PDL")
+            yield from (Job(kernel, plan, what, HOPPER) for plan, what in made.items())
 
 
 def plans(rung: ladder.Rung, dtype: DType) -> Iterator[tuple[str, Plan]]:
@@ -76,7 +99,7 @@ def plans(rung: ladder.Rung, dtype: DType) -> Iterator[tuple[str, Plan]]:
 def compiled(job: Job) -> nvrtc.Compiled | TilewrightError:
     """The kernel, or why there is none."""
     try:
-        return nvrtc.compile_kernel(job.rung.source(job.plan, "gpu", job.arch))
+        return nvrtc.compile_kernel(job.kernel.source(job.plan, "gpu", job.arch))
     except TilewrightError as error:
         return error
 
@@ -118,7 +141,7 @@ def main() -> int:
     for job, kernel in results.items():
         if isinstance(kernel, nvrtc.Compiled):
             report = kernel.report
-            wrong = problems(report, job.rung.number > LAST_CUDA_CORE_RUNG) + found.get(job, [])
+            wrong = problems(report, spills_allowed=isinstance(job.plan, TensorPlan)) + found.get(job, [])
             print(
                 f"{job} {report.registers!s:>10} {job.plan.shared_bytes:>13} "
                 f"{report.stack_bytes!s:>6} {report.spill_bytes!s:>8}"

@@ -247,7 +247,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", nargs="?", type=Path, default=ROOT, help="the repository (default: this one)")
     cuda = parser.parse_args().root.resolve() / "src/tilewright/cuda"
-    kernels = sorted([*cuda.glob("rungs/*.cu"), *cuda.glob("probes/*.cu"), *cuda.glob("tw/*.cuh")])
+    kernels = sorted(
+        path for kind in ("rungs/*.cu", "branches/*.cu", "probes/*.cu", "tw/*.cuh") for path in cuda.glob(kind)
+    )
     headers = sorted((cuda / "gpu/tw").glob("*.cuh"))
     functions = sum(len(signatures(path.read_text(encoding="utf-8"))) for path in headers)
     found = header_problems(cuda / "gpu/tw", cuda / "host/tw") + kernel_problems(kernels)

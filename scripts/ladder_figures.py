@@ -18,6 +18,7 @@ from tilewright.backends.emulator_lines import SourceLine
 from tilewright.count import count
 from tilewright.dtypes import DType
 from tilewright.errors import UnavailableError
+from tilewright.kernel_file import KernelFile
 from tilewright.ladder import Rung
 from tilewright.plan_base import Plan
 from tilewright.plan_tensor import TensorPlan
@@ -54,12 +55,12 @@ def counted(rung: Rung, plan: Plan) -> Counts:
 
 
 @cache
-def report(rung: Rung, plan: Plan) -> CompileReport:
+def report(kernel: KernelFile, plan: Plan) -> CompileReport:
     """What the pinned NVRTC says of a plan; another one counts registers differently."""
     pinned = re.search(r"nvidia-cuda-nvrtc==(\d+)\.(\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
     if pinned is None or nvrtc.nvrtc_version() != (int(pinned[1]), int(pinned[2])):
         raise UnavailableError("registers are those that the NVRTC of the extra cuda13 reports, which is not here")
-    return nvrtc.compile_kernel(rung.source(plan, "gpu", DEFAULT_ARCH)).report
+    return nvrtc.compile_kernel(kernel.source(plan, "gpu", DEFAULT_ARCH)).report
 
 
 def mistakes(rung: Rung, dtype: DType) -> list[tuple[str, Plan]]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the generated blocks of docs/ladder/*.md and docs/measuring.md. With --check, only say which are not current.
+"""Write the generated blocks of docs/ladder/*.md, docs/branches/*.md and docs/measuring.md. With --check, only compare.
 
 A block stands between ``<!-- generated: NAME -->`` and ``<!-- end: NAME -->``; all around it is written by hand.
 Derived figures come from the arithmetic, counted ones from the emulator, registers from the compiler and measured ones
@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import branch_blocks
 import ladder_blocks as blocks
 import ladder_figures
 import ladder_records
 import tensor_table
 
-from tilewright import ladder, results
+from tilewright import branches, ladder, results
 from tilewright.errors import UnavailableError
 from tilewright.plan_tensor import LAST
 from tilewright.results import Record
@@ -55,6 +56,9 @@ def pages(root: Path, records: Sequence[Record]) -> dict[Path, dict[str, Maker]]
         found[page] = {name: partial(make, rung, mine) for name, make in blocks.blocks_of(rung).items()}
         if rung.number == LAST:
             found[page]["rows"] = partial(tensor_table.rows_block, records)
+    for branch in branches.branches().values():
+        page = root / "docs/branches" / f"{branch.name}.md"
+        found[page] = {name: partial(make, branch) for name, make in branch_blocks.BLOCKS.items()}
     return found
 
 

@@ -13,6 +13,7 @@ import pytest
 from tilewright.backends.base import Backend, Matrix
 from tilewright.dtypes import BF16, FP32, DType
 from tilewright.errors import UnavailableError
+from tilewright.kernel_file import KernelFile
 from tilewright.ladder import Rung, rungs
 from tilewright.operands import Fill, random_operands
 from tilewright.plan_base import Plan
@@ -105,7 +106,7 @@ def few_blocks(plan: Plan) -> Plan:
 
 def product(
     backend: Backend,
-    rung: Rung,
+    kernel: KernelFile,
     problem: Problem,
     plan: Plan | None = None,
     *,
@@ -113,10 +114,10 @@ def product(
     seed: int = 0,
     pair: tuple[Array, Array] | None = None,
 ) -> Array:
-    """C of a rung, every element checked against its bound and the padding of all three against being written."""
+    """C of a kernel, every element checked against its bound and the padding of all three against being written."""
     a, b = pair or random_operands(problem, seed, fill)
     operands = make_operands(backend, problem, a, b)
-    run(backend, rung, operands, plan)
+    run(backend, kernel, operands, plan)
     c = backend.download(operands.c)
     verify(c, a, b, dtype=problem.dtype, out_dtype=problem.out_dtype).require()
     assert all(backend.padding_intact(matrix) for matrix in (operands.a, operands.b, operands.c))
@@ -148,7 +149,7 @@ def vast(backend: Backend, rows: int, cols: int, dtype: DType, ld: int) -> Matri
     return Matrix(np.frombuffer(memory, np.uint8).ctypes.data, rows, cols, ld, dtype, memory)
 
 
-def check_far_lines(backend: Backend, rung: Rung, plan: Plan) -> None:
+def check_far_lines(backend: Backend, kernel: KernelFile, plan: Plan) -> None:
     """C, then A, then B with lines so far apart that offsets of 32 bits do not reach them; the other is an identity."""
     values = np.random.default_rng(0).standard_normal((4, 20)).astype(plan.dtype.numpy)
     far = vast(backend, 4, 20, plan.dtype, FAR)
@@ -158,10 +159,10 @@ def check_far_lines(backend: Backend, rung: Rung, plan: Plan) -> None:
 
     def checked(a: Matrix, b: Matrix, expected: Array) -> None:
         c = backend.empty(expected.shape[0], expected.shape[1], plan.dtype, 24)
-        run(backend, rung, Operands(a, b, c), plan)
+        run(backend, kernel, Operands(a, b, c), plan)
         np.testing.assert_array_equal(backend.download(c), expected)
 
-    run(backend, rung, Operands(near(values, plan.a_layout), near(np.eye(20), plan.b_layout), far), plan)
+    run(backend, kernel, Operands(near(values, plan.a_layout), near(np.eye(20), plan.b_layout), far), plan)
     # The same memory by columns is the transpose.
     turned = Matrix(far.pointer, 20, 4, FAR, plan.dtype, far.owner, "column")
     far_a, a = (far, values) if plan.a_layout == "row" else (turned, values.T)

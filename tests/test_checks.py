@@ -15,6 +15,7 @@ import check_seam as seam
 import pytest
 import readme_table
 
+from tilewright import branches, ladder
 from tilewright.problem import Problem
 from tilewright.results import Provenance, Record
 
@@ -222,17 +223,25 @@ def test_budget_does_not_count_what_moved_into_a_header(tmp_path: Path, monkeypa
 
 
 def test_kernels_cover_the_ladder() -> None:
-    from tilewright import ladder
-
     jobs = list(kernels.jobs())
     for rung in ladder.rungs().values():
         for dtype in rung.dtypes:
-            mine = [job for job in jobs if job.rung is rung and job.plan.dtype == dtype]
+            mine = [job for job in jobs if job.kernel is rung and job.plan.dtype == dtype]
             assert {job.plan.aligned for job in mine} == ({True, False} if rung.number < 11 else {True})
             layouts = {(job.plan.a_layout, job.plan.b_layout) for job in mine}
             assert len(layouts) == (4 if rung.any_layout else 1)
             assert "sm_90a" in {job.arch for job in mine}
     assert {"sm_80", "sm_89", "sm_100", "sm_120"} <= {job.arch for job in jobs}
+
+
+def test_kernels_cover_the_branches() -> None:
+    jobs = list(kernels.jobs())
+    for branch in branches.branches().values():
+        for kernel in branch.kernels:
+            mine = [job.plan for job in jobs if job.kernel is kernel]
+            assert {plan.dtype for plan in mine} == set(kernel.dtypes)
+            assert {plan.dependent for plan in mine} == {False, True}
+            assert {plan.aligned for plan in mine} == {True, False}  # of C where TMA loads the operands
 
 
 SPILLING = """

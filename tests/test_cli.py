@@ -79,12 +79,12 @@ def test_climb_passes_on_what_was_asked(engine: Callable[[Any], Any]) -> None:
     for call in calls:
         del call["progress"], call["schedule"]
     assert calls == [
-        {"shape": None, "dtype": None, "rungs": None, **rows, "backend": None, "seed": 0},
-        {"shape": (64, 64, 64), "dtype": "bf16", "rungs": "0-2", **rows, "backend": None, "seed": 7},
-        {"shape": (1, 2, 3), "dtype": None, "rungs": None, **rows, "backend": "emulator", "seed": 0},
+        {"shape": None, "dtype": None, "rungs": None, "branch": None, **rows, "backend": None, "seed": 0},
+        {"shape": (64, 64, 64), "dtype": "bf16", "rungs": "0-2", "branch": None, **rows, "backend": None, "seed": 7},
+        {"shape": (1, 2, 3), "dtype": None, "rungs": None, "branch": None, **rows, "backend": "emulator", "seed": 0},
         {
-            "shape": None, "dtype": "fp16", "rungs": None, "a_layout": "row", "b_layout": "column", "backend": None,
-            "seed": 0,
+            "shape": None, "dtype": "fp16", "rungs": None, "branch": None, "a_layout": "row", "b_layout": "column",
+            "backend": None, "seed": 0,
         },
     ]  # fmt: skip
 

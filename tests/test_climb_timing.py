@@ -226,7 +226,10 @@ def test_records_hold_everything_that_judges_a_figure(tmp_path: Path, monkeypatc
     result = timed(shape=(512, 512, 512), rungs="2-4")
     records = {record.name: record for record in result.records}
     assert {(record.name, record.what, record.rung) for record in result.records} == {
-        *((row.label, "counter-example" if row.mistake else "rung", row.rung.number) for row in result.rows),
+        *(
+            (row.label, "counter-example" if row.mistake else "rung", row.kernel.identity["rung"])
+            for row in result.rows
+        ),
         ("cuBLAS", "vendor", None),
     }
     best = records["4 double-buffered"]

@@ -84,6 +84,12 @@ def remote_arrive(emulator: EmulatorBackend) -> Launch:
     return Launch((32, 1, 1), [out], 16, out, np.ones((1, 32)), (2, 1, 1), 2)
 
 
+def remote_sum(emulator: EmulatorBackend) -> Launch:
+    out = emulator.empty(1, 64, FP32)
+    sent = sum(round * 64 + np.arange(64) for round in range(3))
+    return Launch((32, 1, 1), [out], 2 * 512 + 16, out, np.roll(sent, 32)[None], (2, 1, 1), 2)
+
+
 def ldmatrix_ring(emulator: EmulatorBackend) -> Launch:
     a, b, c = product(emulator, 16, 8, 3 * 64)
     out = emulator.empty(16, 8, FP32)
@@ -91,7 +97,7 @@ def ldmatrix_ring(emulator: EmulatorBackend) -> Launch:
 
 
 LAUNCHES: dict[str, Callable[[EmulatorBackend], Launch]] = {
-    f.__name__: f for f in (ring, generic_operand, store, multicast, remote_arrive, ldmatrix_ring)
+    f.__name__: f for f in (ring, generic_operand, store, multicast, remote_arrive, remote_sum, ldmatrix_ring)
 }
 
 
@@ -162,6 +168,7 @@ def unfenced(access: str, first: str, second: str) -> Race:
 
 INIT, ARRIVE, WGMMA = "mbarrier_init", "mbarrier_arrive", "tw::wgmma<"
 LOAD_A, STMATRIX, STORE = "tma_load_2d(&s.stages[stage].a", "stmatrix_x4", "tma_store_2d"
+SEND, READ_SLOT = "store_remote", "tw::load<4>"
 WRITE_THEN_READ, OVERWRITE, WRITE_WRITE = "write-then-read race", "read-then-overwrite race", "write-write race"
 BOTH: tuple[Policy, ...] = ("eager", "lazy")
 CASES = [
@@ -189,6 +196,14 @@ CASES = [
     Case("remote_arrive", "NO_CLUSTER_BARRIER", (), Race(f"{WRITE_THEN_READ} at mbarrier", INIT, ARRIVE)),
     Case("remote_arrive", "ORDINARY_WRITE", (), Race(f"{WRITE_WRITE} at mbarrier", "mbarrier_wait", "s.come.state")),
     Case("remote_arrive", "UNSEEN_AT_EXIT", (), Race("traffic in flight at exit: mbarrier", "(s.go, 0)")),
+    Case("remote_sum", "PEER_NOT_READY", BOTH, None),
+    Case("remote_sum", "ONE_SET", BOTH, Race(OVERWRITE, READ_SLOT, SEND)),
+    Case("remote_sum", "ARRIVES_TOO_EARLY", (), Race(WRITE_THEN_READ, SEND, READ_SLOT)),
+    Case("remote_sum", "NO_SYNCWARP", (), Race(WRITE_THEN_READ, SEND, READ_SLOT)),
+    Case("remote_sum", "READS_TOO_EARLY", BOTH, Race(WRITE_THEN_READ, SEND, READ_SLOT)),
+    Case("remote_sum", "LEAVES_EARLY", BOTH, None),
+    Case("remote_sum", "SENDS_ON", (), Race("traffic in flight at exit: shared", "SENDS_ON")),
+    Case("remote_sum", "PAST_THE_END", BOTH, None),
     Case("ldmatrix_ring", "NO_FENCE", (), unfenced("read", "ldmatrix_x4", "tma_load_2d(&s.a")),
     Case("ldmatrix_ring", "NO_WAIT", BOTH, Race(WRITE_WRITE, "tma_load_2d(&s.a", "tma_load_2d(&s.a")),
 ]

@@ -13,7 +13,8 @@ from ladder_cases import SIMT_CASES, SIMT_IDS, TENSOR_RUNGS, simt_plan
 from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
-from tilewright.ladder import Rung, front_matter, parse_rungs, rung, rungs, select
+from tilewright.kernel_file import front_matter
+from tilewright.ladder import Rung, parse_rungs, rung, rungs, select
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Layout
 from tilewright.source import CUDA_ROOT, ENTRY

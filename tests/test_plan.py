@@ -29,6 +29,7 @@ PLAN = SimtPlan(4, FP32, 128, 256, 16, 256, tm=16, tn=8, warps_m=2, warps_n=4, b
 HEADER = """\
 namespace plan {
 using T = float;
+using Out = float;
 constexpr int BM = 128;
 constexpr int BN = 256;
 constexpr int BK = 16;

@@ -34,6 +34,7 @@ HEADER = """\
 namespace tw { struct bf16; }
 namespace plan {
 using T = tw::bf16;
+using Out = tw::bf16;
 constexpr int BM = 128;
 constexpr int BN = 256;
 constexpr int BK = 64;

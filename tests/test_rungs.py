@@ -271,8 +271,12 @@ def test_c_has_memory_of_its_own(backend: Backend) -> None:
 def test_operands_of_several_dtypes_are_told_with_them(emulator: Backend, odd: str) -> None:
     kinds = {name: BF16 if name == odd else FP32 for name in "abc"}
     a, b, c = (emulator.empty(8, 8, kind) for kind in kinds.values())
-    listed = ", ".join(f"{name.upper()} {kind}" for name, kind in kinds.items())
-    with pytest.raises(UsageError, match=f"dtypes do not fit: {listed}; all three must be the same"):
+    told = {
+        "a": "A bf16, B fp32; both must be the same",
+        "b": "A fp32, B bf16; both must be the same",
+        "c": "rung 0 writes C in fp32 by this plan, and C is bf16",
+    }
+    with pytest.raises(UsageError, match=f"dtypes do not fit: {told[odd]}"):
         run(emulator, rungs()[0], Operands(a, b, c), rungs()[0].plan(FP32))
 
 

@@ -25,19 +25,20 @@ from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as look_up
 from tilewright.errors import CompileError, EmulatorFault, LaunchError, UnavailableError
 from tilewright.gpu import GpuSpec, get_gpu, query_gpu
-from tilewright.ladder import CounterExample, Rung, posed, select
+from tilewright.kernel_file import CounterExample, KernelFile
+from tilewright.ladder import Rung, posed
 from tilewright.operands import random_operands
 from tilewright.plan_base import Plan
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Layout, Problem
 from tilewright.run import DEFAULT_ARCH, Operands, make_operands, prepare
+from tilewright.selection import default_layouts, default_shape, select
 
 if TYPE_CHECKING:
     from tilewright.measure import Schedule
 
 SCHEMA = "tilewright.climb/1"
-EMULATED = (256, 512, 256)  # two tiles of the widest cluster: the least C in which a block goes on to another tile
-MEASURED = (4096, 4096, 4096)
+MEASURED = default_shape(None, "measured")
 ASSUMED_GPU = "h200"  # whose roofs apply where there is no GPU
 RECORDED_GPU = "NVIDIA H200"  # whose recorded figures stand beside rungs that are not timed
 FAULTS = (CompileError, LaunchError, EmulatorFault)  # what ends one row and not the climb
@@ -46,9 +47,9 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass
 class Row:
-    """One rung, or a mistake shown beside it, at one dtype. What is absent here is None."""
+    """One rung or kernel of a branch, or a mistake shown beside it, at one dtype. What is absent here is None."""
 
-    rung: Rung
+    kernel: KernelFile
     plan: Plan
     derived: Mapping[str, Any]
     mistake: CounterExample | None = None
@@ -66,18 +67,18 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The rung's name, or the mistake's."""
-        return self.rung.name if self.mistake is None else self.mistake.name
+        """The kernel's name, or the mistake's."""
+        return self.kernel.name if self.mistake is None else self.mistake.name
 
     @property
     def label(self) -> str:
         """A name that no other row of the dtype has."""
-        return f"{self.rung.number} {self.name}"
+        return " ".join(map(str, (*self.kernel.identity.values(), self.name)))
 
     def to_dict(self) -> dict[str, Any]:
         """One row of ``climb --json``."""
         return {
-            "rung": self.rung.number,
+            **self.kernel.identity,
             "name": self.name,
             "dtype": self.plan.dtype.name,
             **({} if self.mistake is None else {"counter_example": self.mistake.title}),
@@ -149,8 +150,9 @@ def climb(
     shape: tuple[int, int, int] | None = None,
     dtype: str | DType | None = None,
     rungs: str | None = None,
-    a_layout: Layout = "row",
-    b_layout: Layout = "row",
+    branch: str | None = None,
+    a_layout: Layout | None = None,
+    b_layout: Layout | None = None,
     backend: BackendName | Backend | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -158,23 +160,24 @@ def climb(
 ) -> ClimbResult:
     """Climb ``rungs`` (such as ``"0-4"``) for a problem of ``shape`` ``(m, n, k)``, in one dtype or (None) in two.
 
-    Without a shape it is 256x512x256 in the emulator and 4096^3 on a GPU; without a dtype it is fp32, then bf16. Rungs
-    that do not run the dtype or the layouts are left out. Where one moves operands by TMA, their lines are padded to 16
-    bytes for all rungs and the vendor. Raises ``UsageError`` for arguments that make no sense and ``UnavailableError``
-    when a named backend is not there. A kernel that does not compile or run is the ``fault`` of its row; the others go
-    on.
+    Without a shape it is 256x512x256 in the emulator and 4096^3 on a GPU, of row-major operands; without a dtype it is
+    fp32, then bf16. With a ``branch`` its kernels are run in the rungs' place: without a shape one that shows its
+    idea, row-major A and column-major B, bf16. Kernels that do not run the dtype or the layouts are left out. Where one
+    moves operands by TMA, their lines are padded to 16 bytes for all kernels and the vendor. Raises ``UsageError`` for
+    arguments that make no sense and ``UnavailableError`` when a named backend is not there. A kernel that does not
+    compile or run is the ``fault`` of its row; the others go on.
     """
     place = open_backend(backend) if backend is None or isinstance(backend, str) else backend
-    if shape is None:
-        shape = EMULATED if isinstance(place, EmulatorBackend) else MEASURED
+    emulated = isinstance(place, EmulatorBackend)
     tell = progress or (lambda done, total, label: None)
     device = place.device()
     gpu, assumed = _gpu_of(place)
-    layouts = (a_layout, b_layout)
-    chosen = select(rungs, None if dtype is None else look_up(dtype), *layouts)
+    shape = shape or default_shape(branch, "emulated" if emulated else "measured")
+    usual = default_layouts(branch)
+    layouts = (a_layout or usual[0], b_layout or usual[1])
+    chosen = select(shape, None if dtype is None else look_up(dtype), layouts, rungs=rungs, branch=branch)
     result = ClimbResult(shape, layouts, place.name, device, gpu, assumed, [])
     problems = posed(shape, chosen, layouts)
-    emulated = isinstance(place, EmulatorBackend)
     jobs = {kind: plan_rows(problems[kind], climbed, gpu, emulated=emulated) for kind, climbed in chosen.items()}
     total = sum(len(rows) + 2 for rows in jobs.values())
     done = 0
@@ -216,23 +219,23 @@ def climb(
     return result
 
 
-def plan_rows(problem: Problem, chosen: Sequence[Rung], gpu: GpuSpec, *, emulated: bool = False) -> list[Row]:
+def plan_rows(problem: Problem, chosen: Sequence[KernelFile], gpu: GpuSpec, *, emulated: bool = False) -> list[Row]:
     """The rows of one dtype, each rung followed by the mistakes it is shown beside.
 
     A persistent grid in the emulator has a single cluster, so that it has several tiles to compute in a small C.
     """
     records = results.recorded()
     rows = []
-    for rung in chosen:
-        plan = rung.plan(problem.dtype, aligned=problem.aligned, a_layout=problem.a_layout, b_layout=problem.b_layout)
+    for kernel in chosen:
+        plan = kernel.plan_for(problem, aligned=problem.aligned)
         if emulated and isinstance(plan, TensorPlan) and plan.persistent:
             plan = plan.with_(blocks=plan.cluster)
-        rows.append(Row(rung, plan, derived(plan, gpu), recorded=_recorded(records, rung, problem)))
-        for mistake in rung.counter_examples:
+        rows.append(Row(kernel, plan, derived(plan, gpu, problem), recorded=_recorded(records, kernel, problem)))
+        for mistake in kernel.counter_examples:
             if problem.dtype in mistake.dtypes:
                 wrong = plan.with_(**mistake.changes)
-                arithmetic = {**derived(wrong, gpu), "bottleneck": mistake.bottleneck}
-                rows.append(Row(rung, wrong, arithmetic, mistake))
+                arithmetic = {**derived(wrong, gpu, problem), "bottleneck": mistake.bottleneck}
+                rows.append(Row(kernel, wrong, arithmetic, mistake))
     return rows
 
 
@@ -251,7 +254,7 @@ def _execute(backend: Backend, row: Row, operands: Operands, pair: tuple[Any, An
     c = operands.c
     try:
         fresh = Operands(operands.a, operands.b, backend.empty(c.rows, c.cols, c.dtype, c.ld))
-        prepare(backend, row.rung, row.plan, fresh)(backend)
+        prepare(backend, row.kernel, row.plan, fresh)(backend)
         row.report = verify.verify(backend.download(fresh.c), *pair, dtype=row.plan.dtype)
     except FAULTS as fault:
         row.fault = str(fault)
@@ -260,7 +263,7 @@ def _execute(backend: Backend, row: Row, operands: Operands, pair: tuple[Any, An
 def _count(emulator: EmulatorBackend, row: Row, problem: Problem, *, beside: bool) -> None:
     """Count what a row moves. Beside a GPU a host compiler that refuses the kernel costs it the counts, no more."""
     try:
-        row.counts = count(emulator, row.rung, row.plan, problem)
+        row.counts = count(emulator, row.kernel, row.plan, problem)
     except CompileError as error:
         if not beside:
             row.fault, row.report = str(error), None
@@ -280,16 +283,16 @@ def _compile_ahead(backend: Backend, emulator: EmulatorBackend | None, rows: Seq
     def compile_row(row: Row) -> None:
         try:
             if emulator is backend:
-                emulator.compile(row.rung.source(row.plan, "host"))
+                emulator.compile(row.kernel.source(row.plan, "host"))
             if nvrtc.available():
-                report = nvrtc.compile_kernel(row.rung.source(row.plan, "gpu", arch)).report
+                report = nvrtc.compile_kernel(row.kernel.source(row.plan, "gpu", arch)).report
                 row.compiled = report.of_launch(row.plan.shared_bytes)
         except CompileError as error:
             row.fault = str(error)
             return
         if emulator is not None:
             with suppress(CompileError):  # told when the row is counted
-                emulator.compile(row.rung.source(row.plan, "host"), instrumented=True)
+                emulator.compile(row.kernel.source(row.plan, "host"), instrumented=True)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compile_row, rows))
@@ -314,10 +317,12 @@ def _gpu_of(backend: Backend) -> tuple[GpuSpec, bool]:
     return query_gpu(int(getattr(backend, "device_id", 0))), False
 
 
-def _recorded(records: Sequence[results.Record], rung: Rung, problem: Problem) -> dict[str, Any] | None:
-    """The latest committed H200 figure of a rung for this dtype and these layouts."""
+def _recorded(records: Sequence[results.Record], kernel: KernelFile, problem: Problem) -> dict[str, Any] | None:
+    """The latest committed H200 figure of a rung for this dtype and these layouts; none of a branch's kernel."""
+    if not isinstance(kernel, Rung):
+        return None
     measured = Problem(*MEASURED, problem.dtype, None, problem.a_layout, problem.b_layout)
-    record = results.latest(records, what="rung", rung=rung.number, gpu=RECORDED_GPU, problem=measured)
+    record = results.latest(records, what="rung", rung=kernel.number, gpu=RECORDED_GPU, problem=measured)
     if record is None or record.tflops is None:
         return None
     shape = {key: record.problem[key] for key in ("m", "n", "k")}
@@ -329,9 +334,9 @@ def _compare(rows: Sequence[Row]) -> None:
     """Fill in the speed-ups over the rung below and over rung 0 of the same dtype."""
     times: dict[tuple[str, int], float] = {}
     for row in rows:
-        if row.time_us is None:
+        if row.time_us is None or not isinstance(row.kernel, Rung):
             continue
-        kind, number = row.plan.dtype.name, row.rung.number
+        kind, number = row.plan.dtype.name, row.kernel.number
         below, naive = times.get((kind, number - 1)), times.get((kind, 0))
         row.speedup_over_previous = below / row.time_us if below else None
         row.speedup_over_naive = naive / row.time_us if naive and number else None

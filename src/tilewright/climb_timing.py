@@ -10,7 +10,7 @@ from tilewright.backends.cuda import CudaBackend
 from tilewright.backends.cuda_timer import CudaTimer
 from tilewright.errors import UnavailableError
 from tilewright.gpu import GpuSpec
-from tilewright.plan_tensor import TensorPlan
+from tilewright.plan_simt import SimtPlan
 from tilewright.problem import Problem
 from tilewright.rivals import cublas, kernel_rival, operand_sets, vendor_versions
 from tilewright.roofline import percent_of_roof, roof_of
@@ -42,7 +42,7 @@ def time_rows(
         return []
     rotation = measure.rotation(problem.bytes_moved, gpu.l2_bytes)
     sets = operand_sets(backend, problem, rotation.sets, seed=seed)
-    rivals = [kernel_rival(backend, row.rung, row.plan, sets, row.label) for row in timed]
+    rivals = [kernel_rival(backend, row.kernel, row.plan, sets, row.label) for row in timed]
     try:
         rivals.append(cublas(backend, sets, VENDOR))
         baseline = VENDOR
@@ -63,14 +63,14 @@ def time_rows(
         row.time_us = None if timing.time_us is None else timing.time_us.median
         row.tflops = timing.tflops(problem.flops)
         if row.tflops is not None:
-            roof = roof_of(problem.dtype, tensor_cores=isinstance(row.plan, TensorPlan))
+            roof = roof_of(problem.dtype, tensor_cores=not isinstance(row.plan, SimtPlan))
             row.percent_of_roof = percent_of_roof(row.tflops, gpu, roof).value
         ratio = measurement.ratio(row.label, VENDOR) if baseline == VENDOR else None
         if ratio is not None:
             row.ratios = {VENDOR: ratio.median}
         describe[row.label] = {
-            "what": "rung" if row.mistake is None else "counter-example",
-            "rung": row.rung.number,
+            "what": next(iter(row.kernel.identity)) if row.mistake is None else "counter-example",
+            "rung": row.kernel.identity.get("rung"),
             "plan": row.plan.to_dict(),
             "compiled": row.compiled,
             "verified": {"error_over_bound": row.report.max_error_over_bound} if row.report else None,

@@ -1,4 +1,4 @@
-"""Count what a rung moves, by tracing one tile of it, or one cluster's tiles, in the emulator."""
+"""Count what a kernel moves, by tracing one tile of it, or one cluster's tiles, in the emulator."""
 
 from __future__ import annotations
 
@@ -7,32 +7,28 @@ from dataclasses import replace
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_counts import Counts
 from tilewright.backends.emulator_trace import trace
-from tilewright.ladder import Rung
+from tilewright.kernel_file import KernelFile
 from tilewright.operands import random_operands
 from tilewright.plan_base import Plan
-from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
 from tilewright.run import arguments, make_operands
 
-_DEPTH = 128  # the most of K that is traced: the counts a MAC do not change beyond
 
-
-def count(emulator: EmulatorBackend, rung: Rung, plan: Plan, problem: Problem, seed: int = 0) -> Counts | None:
+def count(emulator: EmulatorBackend, kernel: KernelFile, plan: Plan, problem: Problem, seed: int = 0) -> Counts | None:
     """The counts of one tile, or of the tiles of one cluster; None for a problem without work.
 
-    A large problem is cut to that and to a K of 128, its leading dimensions kept, so that each block has one tile, a
-    whole one where there is any, whatever the grid and its order. The multiply-adds that C needs are counted apart from
-    those that are executed, on padding too.
+    A large problem is cut to that and to a short K (``Plan.counted``), its leading dimensions kept, so that each block
+    has one tile, a whole one where there is any, whatever the grid and its order. The multiply-adds that C needs are
+    counted apart from those that are executed, on padding too.
     """
     if 0 in (problem.m, problem.n, problem.k):
         return None
-    down, across = (plan.cluster_m, plan.cluster_n) if isinstance(plan, TensorPlan) else (1, 1)
-    m, n, k = min(problem.m, down * plan.bm), min(problem.n, across * plan.bn), min(problem.k, _DEPTH)
+    m, n, k = (min(pair) for pair in zip((problem.m, problem.n, problem.k), plan.counted, strict=True))
     part = problem.changed(m=m, n=n, k=k, lda=problem.lda, ldb=problem.ldb, ldc=problem.ldc)
     operands = make_operands(emulator, part, *random_operands(part, seed))
     counts = trace(
         emulator,
-        rung.source(plan, "host"),
+        kernel.source(plan, "host"),
         (plan.cluster, 1, 1),
         plan.block,
         arguments(plan, operands),

@@ -8,16 +8,21 @@ from tilewright import roofline
 from tilewright.derive_tensor import derived_tensor
 from tilewright.gpu import GpuSpec
 from tilewright.plan_base import Plan
+from tilewright.plan_branch import BranchPlan
 from tilewright.plan_simt import SimtPlan
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
 
 
-def derived(plan: Plan, gpu: GpuSpec) -> dict[str, Any]:
+def derived(plan: Plan, gpu: GpuSpec, problem: Problem | None = None) -> dict[str, Any]:
     """FLOP per byte requested from global memory, shared bytes a MAC, and the bottleneck in words on ``gpu``.
 
-    ``formula`` is the arithmetic as text. A tensor-core plan has more: see ``derive_tensor``.
+    ``formula`` is the arithmetic as text. A tensor-core plan has more: see ``derive_tensor``. So has a branch's, which
+    is for a ``problem`` of few rows or tiles: see its plans' ``derived``.
     """
+    if isinstance(plan, BranchPlan):
+        assert problem is not None
+        return plan.derived(gpu, problem)
     if isinstance(plan, TensorPlan):
         return derived_tensor(plan, gpu)
     assert isinstance(plan, SimtPlan)

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
+from tilewright.kernel_file import CounterExample, KernelFile, front_matter
 from tilewright.plan_base import Plan
 from tilewright.plan_simt import SimtPlan
 from tilewright.plan_tensor import FIRST as FIRST_TENSOR_RUNG
 from tilewright.plan_tensor import SMS, TMA, TensorPlan
 from tilewright.problem import Layout, Problem
-from tilewright.source import CUDA_ROOT, KernelSource, Target, flatten
+from tilewright.source import CUDA_ROOT
 
-_FRONT = re.compile(r"^// (\w+): (.*)$")
 _SIMT_DTYPES = (FP32, BF16)
 _TENSOR_DTYPES = (BF16, FP16)
 
@@ -76,25 +76,20 @@ _COUNTER_EXAMPLES: Mapping[int, tuple[tuple[str, str, str, tuple[DType, ...], Ma
 
 
 @dataclass(frozen=True)
-class CounterExample:
-    """A mistake shown beside a rung: the same kernel with one plan value changed."""
-
-    name: str
-    title: str
-    bottleneck: str
-    dtypes: tuple[DType, ...]
-    changes: Mapping[str, Any] = field(hash=False)
-
-
-@dataclass(frozen=True)
-class Rung:
+class Rung(KernelFile):
     """One step of the ladder."""
 
     number: int
-    name: str
-    title: str
-    idea: str
-    path: Path
+
+    @property
+    def place(self) -> str:
+        """``rung 5``."""
+        return f"rung {self.number}"
+
+    @property
+    def identity(self) -> Mapping[str, int | str]:
+        """Its number."""
+        return {"rung": self.number}
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
@@ -128,9 +123,9 @@ class Rung:
         values = {**_PLANS[self.number], **(_BF16_PLANS.get(self.number, {}) if dtype == BF16 else {})}
         return self.plan_kind(self.number, dtype, aligned=aligned, a_layout=a_layout, b_layout=b_layout, **values)
 
-    def source(self, plan: Plan, target: Target, arch: str | None = None) -> KernelSource:
-        """The flat text of this rung with ``plan`` in front, for the GPU (``arch``) or the host."""
-        return KernelSource(self.path.stem, flatten(self.path, target, plan.header()), target, arch)
+    def plan_for(self, problem: Problem, *, aligned: bool) -> Plan:
+        """The default plan: a rung's is that of any size. Raises ``UsageError`` as ``plan`` does."""
+        return self.plan(problem.dtype, aligned=aligned, a_layout=problem.a_layout, b_layout=problem.b_layout)
 
 
 @cache
@@ -192,7 +187,7 @@ def select(
 
 
 def posed(
-    shape: tuple[int, int, int], chosen: Mapping[DType, Sequence[Rung]], layouts: tuple[Layout, Layout]
+    shape: tuple[int, int, int], chosen: Mapping[DType, Sequence[KernelFile]], layouts: tuple[Layout, Layout]
 ) -> dict[DType, Problem]:
     """The problem that the rungs of each dtype are run on: with lines of 16 bytes where one of them uses TMA."""
     tight = {kind: Problem(*shape, kind, None, *layouts) for kind in chosen}
@@ -204,17 +199,6 @@ def _names(dtypes: Iterable[DType]) -> str:
     return ", ".join(kind.name for kind in dtypes)
 
 
-def front_matter(path: Path) -> dict[str, str]:
-    """The ``// key: value`` lines at the head of a kernel file."""
-    found: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        match = _FRONT.match(line)
-        if match is None:
-            break
-        found[match[1]] = match[2].strip()
-    return found
-
-
 def _read(path: Path) -> Rung:
     front = front_matter(path)
-    return Rung(int(front["rung"]), front["name"], front["title"], front["idea"], path)
+    return Rung(front["name"], front["title"], front["idea"], path, int(front["rung"]))

@@ -8,7 +8,7 @@ dtype, never by M, N, K, which are run-time arguments. ``plan_simt`` holds the p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Dim3 = tuple[int, int, int]
 LARGEST_GRID = 2**31 - 1  # CUDA C++ Programming Guide, "Compute Capabilities": maximum x-dimension of a grid
+
+
+COUNTED_DEPTH = 128  # of the rungs, whose K-steps are no deeper
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,16 @@ class Plan(ABC):
         """What the kernels read as ``plan::NAME``, in the order of the header."""
 
     @property
+    def c_dtype(self) -> DType:
+        """The element type of C."""
+        return self.dtype
+
+    @property
+    def of(self) -> str:
+        """The kernel that it is of, as ``kernel_file.KernelFile.place`` names it."""
+        return f"rung {self.rung}"
+
+    @property
     def block(self) -> Dim3:
         """Threads of a block."""
         return (self.threads, 1, 1)
@@ -82,6 +95,19 @@ class Plan(ABC):
     def tensor_boxes(self) -> tuple[TensorBox, ...]:
         """The operands that the kernel takes as tensor maps, in the order of its arguments."""
         return ()
+
+    @property
+    def wide(self) -> tuple[str, ...]:
+        """The operands that ``aligned`` is about: their lines are accessed 16 bytes at a time."""
+        return ("a", "b", "c")
+
+    @property
+    def counted(self) -> Dim3:
+        """The most of M, N and K that is traced for its counts: a tile, or a cluster's, each block having one.
+
+        The K is so deep that what is counted a multiply-add does not change beyond.
+        """
+        return self.bm, self.bn, COUNTED_DEPTH
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Tiles of C down and across."""
@@ -125,7 +151,7 @@ class Plan(ABC):
 
     def header(self) -> str:
         """The plan as C++, in the form the kernels read."""
-        return header_of(self.dtype, self.constants())
+        return header_of(self.dtype, self.constants(), self.c_dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -133,16 +159,11 @@ class Plan(ABC):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """The inverse of ``to_dict``, of the class that the rung's plans have; what has a default may be left out.
+        """The inverse of ``to_dict``, of the class that its kernel's plans have; what has a default may be left out.
 
         Raises ``UsageError`` for what is no plan, naming the value, and where no kernel has the combination.
         """
-        from tilewright.ladder import rung  # which in turn needs the classes of plans, and they this module
-
-        given: Any = values
-        if not isinstance(given, Mapping) or type(given.get("rung")) is not int:
-            raise UsageError(f"a plan is {given!r}; it must be an object whose rung is a whole number")
-        kind = rung(given["rung"]).plan_kind
+        kind, values = _kind_of(values)
         made = {each.name: each for each in fields(kind) if each.init}
         derived = {"shared_bytes", *(each.name for each in fields(kind) if not each.init)}
         for name in values:
@@ -158,10 +179,34 @@ class Plan(ABC):
         return plan
 
 
+def mistyped(plan: Plan) -> Iterator[str]:
+    """Values that the header could not hold: it has C++'s int and bool."""
+    for each in fields(plan):
+        value = getattr(plan, each.name) if each.init else 0
+        if each.type == "bool" and not isinstance(value, bool):
+            yield f"{each.name} is {value!r}; True and False are possible"
+        if each.type == "int" and (type(value) is not int or abs(value) >= 2**31):
+            yield f"{each.name} is {value!r}; it must be an int of 32 bits"
+
+
+def _kind_of(values: Any) -> tuple[type[Plan], Mapping[str, Any]]:
+    """The class that a plan's values are of, and the values without what names it."""
+    from tilewright import branches, ladder  # which in turn need the classes of plans, and they this module
+
+    if isinstance(values, Mapping) and "branch" in values:
+        rest = {name: value for name, value in values.items() if name not in ("branch", "kernel")}
+        return branches.kernel(values["branch"], values.get("kernel", "")).plan_kind, rest
+    if not isinstance(values, Mapping) or type(values.get("rung")) is not int:
+        raise UsageError(f"a plan is {values!r}; it must be an object whose rung is a whole number")
+    return ladder.rung(values["rung"]).plan_kind, values
+
+
 def _read(value_of: Field[Any], value: Any) -> Any:
     """A value of a plan as JSON has it. Raises ``UsageError`` where it is not of the field's type."""
     if value_of.type == "DType":
         return dtype(value)
+    if value_of.type == "DType | None":
+        return None if value is None else dtype(value)
     types: dict[object, tuple[type, str]] = {
         "bool": (bool, "true and false are"), "int": (int, "a whole number is"), "Layout": (str, "row and column are"),
     }  # fmt: skip
@@ -171,11 +216,14 @@ def _read(value_of: Field[Any], value: Any) -> Any:
     return value
 
 
-def header_of(dtype: DType, constants: Mapping[str, int | bool]) -> str:
-    """An element type, ``plan::T``, and constants as C++."""
-    c_name = dtype.c_name
-    lines = [f"namespace tw {{ struct {c_name.removeprefix('tw::')}; }}"] if c_name.startswith("tw::") else []
-    lines += ["namespace plan {", f"using T = {c_name};"]
+def header_of(dtype: DType, constants: Mapping[str, int | bool], c_dtype: DType | None = None) -> str:
+    """Element types, ``plan::T`` of the operands and ``plan::Out`` of C (T when left out), and constants, as C++."""
+    c_name, out_name = dtype.c_name, (c_dtype or dtype).c_name
+    lines = [
+        f"namespace tw {{ struct {name.removeprefix('tw::')}; }}"
+        for name in sorted({c_name, out_name}) if name.startswith("tw::")
+    ]  # fmt: skip
+    lines += ["namespace plan {", f"using T = {c_name};", f"using Out = {out_name};"]
     lines += [_constant(name, value) for name, value in constants.items()]
     return "\n".join([*lines, "}  // namespace plan", ""])
 

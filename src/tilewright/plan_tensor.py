@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import get_args
 
 from tilewright.dtypes import BF16, FP16
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
-from tilewright.plan_base import LARGEST_GRID, Dim3, Plan, TensorBox
+from tilewright.plan_base import COUNTED_DEPTH, LARGEST_GRID, Dim3, Plan, TensorBox, mistyped
 from tilewright.problem import Layout, Problem
 
 FIRST, LAST = 5, 11
@@ -90,7 +90,7 @@ class TensorPlan(Plan):
     dependent_launch: bool = False
 
     def __post_init__(self) -> None:
-        for mistake in _mistyped(self):
+        for mistake in mistyped(self):
             raise UsageError(f"rung {self.rung}: {mistake}")
         if self.rung == FIRST:
             threads = 32 * self.warps_m * self.warps_n
@@ -172,6 +172,11 @@ class TensorPlan(Plan):
             boxes.append(TensorBox("c", (self.epilogue_columns, 64), row_bytes))
         return tuple(boxes)
 
+    @property
+    def counted(self) -> Dim3:
+        """The tiles of one cluster."""
+        return self.cluster_m * self.bm, self.cluster_n * self.bn, COUNTED_DEPTH
+
     def cluster_tiles(self, problem: Problem) -> tuple[int, int]:
         """Cluster tiles of C down and across: ``cluster_m x cluster_n`` tiles each, those beyond C's edge included."""
         down, across = self.tiles(problem)
@@ -234,16 +239,6 @@ class TensorPlan(Plan):
 def operand_lines(bm: int, bn: int, bk: int, a_layout: Layout, b_layout: Layout) -> tuple[int, int]:
     """Lines of A's and B's tile in shared memory: rows of it where they lie along K, else its depth."""
     return bm if a_layout == "row" else bk, bn if b_layout == "column" else bk
-
-
-def _mistyped(plan: TensorPlan) -> Iterator[str]:
-    """Values that the header could not hold: it has C++'s int and bool."""
-    for each in fields(plan):
-        value = getattr(plan, each.name) if each.init else 0
-        if each.type == "bool" and not isinstance(value, bool):
-            yield f"{each.name} is {value!r}; True and False are possible"
-        if each.type == "int" and (type(value) is not int or abs(value) >= 2**31):
-            yield f"{each.name} is {value!r}; it must be an int of 32 bits"
 
 
 def _complaints(plan: TensorPlan) -> Iterator[str]:

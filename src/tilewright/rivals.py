@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tilewright.backends.base import Backend, Matrix
 from tilewright.errors import UnavailableError
-from tilewright.ladder import Rung
+from tilewright.kernel_file import KernelFile
 from tilewright.measure import Rival
 from tilewright.nvrtc import installed_version
 from tilewright.operands import Fill, random_operands
@@ -31,9 +31,9 @@ def operand_sets(
     return [make_operands(backend, problem, *random_operands(problem, seed + i, fill)) for i in range(count)]
 
 
-def kernel_rival(backend: Backend, rung: Rung, plan: Plan, sets: Sequence[Operands], name: str) -> Rival:
-    """A rung with a plan, bound to each operand set. Raises as ``run.prepare`` does."""
-    first = prepare(backend, rung, plan, sets[0])
+def kernel_rival(backend: Backend, kernel: KernelFile, plan: Plan, sets: Sequence[Operands], name: str) -> Rival:
+    """A kernel with a plan, bound to each operand set. Raises as ``run.prepare`` does."""
+    first = prepare(backend, kernel, plan, sets[0])
     launches = [first, *(replace(first, args=arguments(plan, operands)) for operands in sets[1:])]
     return Rival(name, [partial(launch, backend) for launch in launches])
 

@@ -1,4 +1,4 @@
-"""Run a rung: from a plan and matrices in a backend's memory to a filled C."""
+"""Run a kernel: from a plan and matrices in a backend's memory to a filled C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.backends.base import Backend, Kernel, Matrix, TensorMap
 from tilewright.errors import UsageError
-from tilewright.ladder import Rung
+from tilewright.kernel_file import KernelFile
 from tilewright.plan_base import Plan
 from tilewright.plan_tensor import LAST, TMA
 from tilewright.problem import Problem
@@ -37,8 +37,8 @@ class Operands:
     def problem(self) -> Problem:
         """The problem they pose. Raises ``UsageError`` when shapes or dtypes do not fit, or C is column-major."""
         a, b, c = self.a, self.b, self.c
-        if not a.dtype == b.dtype == c.dtype:
-            raise UsageError(f"dtypes do not fit: A {a.dtype}, B {b.dtype}, C {c.dtype}; all three must be the same")
+        if a.dtype != b.dtype:
+            raise UsageError(f"dtypes do not fit: A {a.dtype}, B {b.dtype}; both must be the same")
         if a.cols != b.rows or c.rows != a.rows or c.cols != b.cols:
             raise UsageError(
                 f"shapes do not fit: A {a.rows}x{a.cols}, B {b.rows}x{b.cols}, C {c.rows}x{c.cols}; "
@@ -93,23 +93,27 @@ def target_of(backend: Backend) -> tuple[Target, str | None]:
     return "gpu", getattr(backend, "arch", DEFAULT_ARCH)
 
 
-def source_for(backend: Backend, rung: Rung, plan: Plan) -> KernelSource:
-    """The text of a rung that a backend compiles."""
-    return rung.source(plan, *target_of(backend))
+def source_for(backend: Backend, kernel: KernelFile, plan: Plan) -> KernelSource:
+    """The text of a kernel that a backend compiles."""
+    return kernel.source(plan, *target_of(backend))
 
 
-def prepare(backend: Backend, rung: Rung, plan: Plan, operands: Operands) -> Launch:
-    """Compile a rung for a plan and bind it to operands.
+def prepare(backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands) -> Launch:
+    """Compile a rung, or a kernel of a branch, for a plan and bind it to operands.
 
-    Raises ``UsageError`` when the plan is another rung's or for another dtype or layout, when it needs 16-byte
+    Raises ``UsageError`` when the plan is another kernel's or for another dtype or layout, when it needs 16-byte
     alignment that the operands lack, when the operands do not fit together, and when C lies where A or B does;
     ``CompileError`` when the kernel does not compile, ``UnavailableError`` when there is no compiler.
     """
     problem = operands.problem
-    if plan.rung != rung.number:
-        raise UsageError(f"plan is of rung {plan.rung}; rung {rung.number} ({rung.name}) needs one of its own")
+    if plan.of != kernel.place:
+        raise UsageError(f"plan is of {plan.of}; {kernel.place} ({kernel.name}) needs one of its own")
     if plan.dtype != problem.dtype:
         raise UsageError(f"plan is for {plan.dtype} and the operands are {problem.dtype}: both must be the same")
+    if plan.c_dtype != problem.out_dtype:
+        raise UsageError(
+            f"dtypes do not fit: {plan.of} writes C in {plan.c_dtype} by this plan, and C is {problem.out_dtype}"
+        )
     for name, planned, layout in (
         ("A", plan.a_layout, problem.a_layout),
         ("B", plan.b_layout, problem.b_layout),
@@ -117,16 +121,15 @@ def prepare(backend: Backend, rung: Rung, plan: Plan, operands: Operands) -> Lau
         if planned != layout:
             raise UsageError(f"plan is for {planned}-major {name} and the operand is {layout}-major")
     require_tma(plan, operands)
-    if plan.aligned and not operands.aligned:
+    if plan.aligned and not fits(plan, operands):
         raise UsageError("the plan is for rows on 16-byte boundaries and an operand's rows are not: use aligned=False")
     for name, matrix in (("A", operands.a), ("B", operands.b)):
         if overlap(matrix, operands.c):
             raise UsageError(
                 f"C shares memory with {name}, which blocks still read while others write C: it needs memory of its own"
             )
-    kernel = backend.compile(source_for(backend, rung, plan))
     return Launch(
-        kernel,
+        backend.compile(source_for(backend, kernel, plan)),
         plan.grid(problem),
         plan.block,
         arguments(plan, operands),
@@ -134,6 +137,11 @@ def prepare(backend: Backend, rung: Rung, plan: Plan, operands: Operands) -> Lau
         plan.cluster,
         plan.dependent,
     )
+
+
+def fits(plan: Plan, operands: Operands) -> bool:
+    """Whether 16-byte accesses are legal on every line of the operands that an aligned plan has them on."""
+    return all(getattr(operands, name).aligned16 for name in plan.wide)
 
 
 def overlap(one: Matrix, other: Matrix) -> bool:
@@ -161,7 +169,7 @@ def require_tma(plan: Plan, operands: Operands) -> None:
             apart = matrix.ld * matrix.dtype.itemsize
             taken = (LAST if each.operand == "c" else TMA) - 1  # C goes by TMA in the last rung alone
             raise UsageError(
-                f"rung {plan.rung} moves {name} by TMA, whose lines start on 16-byte boundaries; it lies at "
+                f"{plan.of} moves {name} by TMA, whose lines start on 16-byte boundaries; it lies at "
                 f"{matrix.pointer:#x} with {matrix.layout}s {apart} bytes apart, which rungs up to {taken} take"
             )
 
@@ -183,14 +191,16 @@ def arguments(plan: Plan, operands: Operands) -> list[Any]:
     return [*maps.values(), *sizes, *(value for pair in pointers for value in pair)]
 
 
-def default_plan(rung: Rung, operands: Operands) -> Plan:
-    """The rung's plan for operands of this dtype, layout and alignment. Raises ``UsageError`` where it has none."""
-    a, b = operands.a, operands.b
-    plan = rung.plan(a.dtype, a_layout=a.layout, b_layout=b.layout)
+def default_plan(kernel: KernelFile, operands: Operands) -> Plan:
+    """The kernel's plan for operands of this kind and alignment. Raises ``UsageError`` where it has none."""
+    problem = operands.problem
+    plan = kernel.plan_for(problem, aligned=True)
     require_tma(plan, operands)
-    return plan if operands.aligned else plan.with_(aligned=False)
+    return plan if fits(plan, operands) else kernel.plan_for(problem, aligned=False)
 
 
-def run(backend: Backend, rung: Rung, operands: Operands, plan: Plan | None = None, *, stream: Any = None) -> None:
-    """C = A B by a rung, with its default plan for these operands unless one is given."""
-    prepare(backend, rung, plan or default_plan(rung, operands), operands)(backend, stream)
+def run(
+    backend: Backend, kernel: KernelFile, operands: Operands, plan: Plan | None = None, *, stream: Any = None
+) -> None:
+    """C = A B by a rung or a branch's kernel, with its default plan for these operands unless one is given."""
+    prepare(backend, kernel, plan or default_plan(kernel, operands), operands)(backend, stream)

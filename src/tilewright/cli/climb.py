@@ -9,12 +9,13 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.options import (
-    ROW_ROW,
     BackendOption,
+    Branch,
     DTypeOption,
     Json,
     K,
-    LayoutOption,
+    LayoutIfAny,
+    Layouts,
     M,
     N,
     Rungs,
@@ -37,7 +38,8 @@ def climb(
     k: K = None,
     dtype: DTypeOption = None,
     rungs: Rungs = None,
-    layout: LayoutOption = ROW_ROW,
+    branch: Branch = None,
+    layout: LayoutIfAny = None,
     backend: BackendOption = None,
     seed: Seed = 0,
     record: Annotated[
@@ -51,13 +53,15 @@ def climb(
     """
     shape = problem_size(size, m, n, k)
     from tilewright import climb as engine
-    from tilewright import dtypes, ladder, results
+    from tilewright import dtypes, ladder, results, selection
     from tilewright.backends import open_backend
     from tilewright.measure import SUSTAINED, Schedule
     from tilewright.report.table import climb_tables
 
+    layout = layout or Layouts(*selection.default_layouts(branch))
     if shape is not None:
-        chosen = ladder.select(rungs, None if dtype is None else dtypes.dtype(dtype), *layout)
+        kind = None if dtype is None else dtypes.dtype(dtype)
+        chosen = selection.select(shape, kind, layout, rungs=rungs, branch=branch)
         for problem in ladder.posed(shape, chosen, layout).values():
             require_memory(problem)
     if record is not None:
@@ -70,6 +74,7 @@ def climb(
             shape=shape,
             dtype=dtype,
             rungs=rungs,
+            branch=branch,
             a_layout=layout.a,
             b_layout=layout.b,
             backend=backend,
@@ -110,7 +115,7 @@ def _failed(data: Mapping[str, Any]) -> list[str]:
     """The rows that are wrong, such as ``fp32 1 shared tile``; a counter-example is said to be one."""
     kinds = (("rungs", ""), ("counter_examples", " (counter-example)"))
     return [
-        f"{row['dtype']} {row['rung']} {row['name']}{note}"
+        f"{row['dtype']} {row.get('rung', row.get('branch'))} {row['name']}{note}"
         for kind, note in kinds
         for row in data.get(kind) or ()
         if row["verified"] is False

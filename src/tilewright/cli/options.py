@@ -62,16 +62,19 @@ DTypeOption = Annotated[
     DTypeName | None, typer.Option("--dtype", help="Element type; fp32 and then bf16 when left out.")
 ]
 Rungs = Annotated[str | None, typer.Option("--rungs", "--rung", help="Such as 0-4, 2 or 0,2,4; all when left out.")]
-LayoutOption = Annotated[
-    Layouts,
-    typer.Option(
-        "--layout",
-        parser=layouts,
-        metavar="rr|rc|cr|cc",
-        show_default=False,
-        help="Row- or column-major A and B; rr when left out, which every rung reads; the others from rung 5 on.",
-    ),
+Branch = Annotated[
+    str | None,
+    typer.Option("--branch", help="Kernels of a branch off the ladder, such as decode; --layout is rc then."),
 ]
+_LAYOUT = typer.Option(
+    "--layout",
+    parser=layouts,
+    metavar="rr|rc|cr|cc",
+    show_default=False,
+    help="Row- or column-major A and B; rr when left out, which every rung reads; the others from rung 5 on.",
+)
+LayoutOption = Annotated[Layouts, _LAYOUT]
+LayoutIfAny = Annotated[Layouts | None, _LAYOUT]  # of a command that knows branches, whose default is rc
 BackendOption = Annotated[
     BackendName | None,
     typer.Option("--backend", help="Where kernels run; when left out TILEWRIGHT_BACKEND, else a GPU if there is one."),

@@ -9,33 +9,48 @@ import typer
 from rich.text import Text
 
 from tilewright.cli import output
-from tilewright.cli.options import ROW_ROW, DTypeName, Json, LayoutOption, whole, whole_option
+from tilewright.cli.options import DTypeName, Json, LayoutIfAny, Layouts, whole, whole_option
 
 RungNumber = Annotated[
     int, typer.Argument(parser=whole, metavar="RUNG", help="Number of the rung.", show_default=False)
 ]
+KernelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="KERNEL", help="Number of a rung, or a branch's kernel, such as decode_gemv.", show_default=False
+    ),
+]
 
 
 def source(
-    rung: RungNumber,
+    kernel: KernelName,
     dtype: Annotated[
-        DTypeName | None, typer.Option(help="Element type of A, B and C; the rung's first when left out.")
+        DTypeName | None, typer.Option(help="Element type of A, B and C; the kernel's first when left out.")
     ] = None,
     target: Annotated[
         Literal["gpu", "host"], typer.Option(help="What the compiler of a GPU or of the emulator is given.")
     ] = "gpu",
-    layout: LayoutOption = ROW_ROW,
+    layout: LayoutIfAny = None,
     aligned: Annotated[
         bool, typer.Option("--aligned/--unaligned", help="For rows that start on 16-byte boundaries, or anywhere.")
     ] = True,
     plain: Annotated[bool, typer.Option("--plain", help="Leave out the #line directives.")] = False,
 ) -> None:
-    """Print the text of a rung exactly as it is compiled: plan, headers and kernel in one; nvcc takes it."""
-    from tilewright import dtypes, ladder
+    """Print the text of a kernel exactly as it is compiled: plan, headers and kernel in one; nvcc takes it.
 
-    chosen = ladder.rung(rung)
+    A branch's plan is that for the size that it is measured at.
+    """
+    from tilewright import branches, dtypes, ladder, selection
+    from tilewright.kernel_file import KernelFile
+    from tilewright.problem import Problem
+
+    chosen: KernelFile
+    on_ladder = kernel.isascii() and kernel.isdecimal()
+    chosen = ladder.rung(whole(kernel)) if on_ladder else branches.of_file(kernel)
+    branch = chosen.branch if isinstance(chosen, branches.BranchKernel) else None
     kind = dtypes.dtype(dtype) if dtype is not None else chosen.dtypes[0]
-    plan = chosen.plan(kind, aligned=aligned, a_layout=layout.a, b_layout=layout.b)
+    layout = layout or Layouts(*selection.default_layouts(branch))
+    plan = chosen.plan_for(Problem(*selection.default_shape(branch, "measured"), kind, None, *layout), aligned=aligned)
     text = chosen.source(plan, target).text
     output.print_plain(re.sub(r"^#line .*\n", "", text, flags=re.MULTILINE) if plain else text)
 

@@ -10,12 +10,13 @@ from rich.text import Text
 
 from tilewright.cli import output
 from tilewright.cli.options import (
-    ROW_ROW,
     BackendOption,
+    Branch,
     DTypeOption,
     Json,
     K,
-    LayoutOption,
+    LayoutIfAny,
+    Layouts,
     M,
     N,
     Rungs,
@@ -29,10 +30,8 @@ from tilewright.errors import CompileError, EmulatorFault, LaunchError, UsageErr
 
 if TYPE_CHECKING:
     from tilewright.backends.base import Backend
-    from tilewright.ladder import Rung
+    from tilewright.kernel_file import KernelFile
     from tilewright.problem import Problem
-
-DEFAULT_SIZE = (129, 257, 33)  # no multiple of any tile
 
 
 def verify(
@@ -54,7 +53,8 @@ def verify(
     ] = None,
     dtype: DTypeOption = None,
     rungs: Rungs = None,
-    layout: LayoutOption = ROW_ROW,
+    branch: Branch = None,
+    layout: LayoutIfAny = None,
     backend: BackendOption = None,
     fill: Annotated[
         Literal["normal", "integers", "positive", "probe"],
@@ -74,17 +74,19 @@ def verify(
     json: Json = False,
 ) -> None:
     """Run rungs on random operands and check every element of C against float64. Exit 1 when one is wrong."""
-    from tilewright import dtypes, ladder
+    from tilewright import dtypes, selection
     from tilewright.backends import open_backend
     from tilewright.problem import Problem
 
-    m, n, k = problem_size(size, m, n, k) or DEFAULT_SIZE
-    chosen = ladder.select(rungs, None if dtype is None else dtypes.dtype(dtype), *layout)
+    layout = layout or Layouts(*selection.default_layouts(branch))
+    m, n, k = problem_size(size, m, n, k) or selection.default_shape(branch, "ragged")
+    kind = None if dtype is None else dtypes.dtype(dtype)
+    chosen = selection.select((m, n, k), kind, layout, rungs=rungs, branch=branch)
     problems = [Problem(m, n, k, kind, None, *layout, lda, ldb, ldc) for kind in chosen]
     jobs = [
-        (rung, _for_tma(problem, lda, ldb, ldc) if rung.uses_tma else problem)
+        (kernel, _for_tma(problem, lda, ldb, ldc) if kernel.uses_tma else problem)
         for problem in problems
-        for rung in chosen[problem.dtype]
+        for kernel in chosen[problem.dtype]
     ]
     for _, problem in jobs:
         require_memory(problem)
@@ -94,9 +96,9 @@ def verify(
     device = place.device()
     found = []
     with output.progress() as report:
-        for done, (rung, problem) in enumerate(jobs):
-            report(done, len(jobs), f"{rung.number} {rung.name} {problem.dtype}")
-            found.append(_check(place, rung, problem, fill, seed, checked))
+        for done, (kernel, problem) in enumerate(jobs):
+            report(done, len(jobs), f"{kernel.place} {problem.dtype}")
+            found.append(_check(place, kernel, problem, fill, seed, checked))
     if json:
         output.print_json(
             {
@@ -123,10 +125,10 @@ def _for_tma(problem: Problem, lda: int | None, ldb: int | None, ldc: int | None
     return padded.changed(lda=lda or padded.lda, ldb=ldb or padded.ldb, ldc=ldc or padded.ldc)
 
 
-def _check(place: Backend, rung: Rung, problem: Problem, fill: Any, seed: int, checked: bool) -> dict[str, Any]:
-    """Run one rung and judge what it wrote, and what it left alone. What a kernel does wrong is a finding.
+def _check(place: Backend, kernel: KernelFile, problem: Problem, fill: Any, seed: int, checked: bool) -> dict[str, Any]:
+    """Run one kernel and judge what it wrote, and what it left alone. What a kernel does wrong is a finding.
 
-    ``ok`` is None when the rung does not take the operands.
+    ``ok`` is None when the kernel does not take the operands.
     """
     from tilewright.backends.emulator import EmulatorBackend
     from tilewright.checked import check as check_accesses
@@ -134,18 +136,18 @@ def _check(place: Backend, rung: Rung, problem: Problem, fill: Any, seed: int, c
     from tilewright.run import default_plan, make_operands, run
     from tilewright.verify import verify as check
 
-    row: dict[str, Any] = {"rung": rung.number, "name": rung.name, "problem": problem.to_dict(), "ok": False}
+    row: dict[str, Any] = {**kernel.identity, "name": kernel.name, "problem": problem.to_dict(), "ok": False}
     a, b = random_operands(problem, seed, fill)
     operands = make_operands(place, problem, a, b)
     try:
-        plan = default_plan(rung, operands)
+        plan = default_plan(kernel, operands)
     except UsageError as refusal:
         return {**row, "ok": None, "error_over_bound": None, "says": str(refusal)}
     try:
-        run(place, rung, operands, plan)
+        run(place, kernel, operands, plan)
         c, intact = place.download(operands.c), place.padding_intact(operands.c)
         if checked and isinstance(place, EmulatorBackend):
-            blocks = check_accesses(place, rung, plan, operands)
+            blocks = check_accesses(place, kernel, plan, operands)
     except (CompileError, EmulatorFault, LaunchError) as error:
         return {**row, "error_over_bound": None, "says": str(error)}
     report = check(c, a, b, dtype=problem.dtype, out_dtype=problem.out_dtype)
@@ -159,5 +161,7 @@ def _table(found: list[dict[str, Any]]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for row in found:
         mark = {True: Text("ok", "green"), False: Text("FAILED", "bold red"), None: Text("-", "dim")}[row["ok"]]
-        table.add_row(mark, f"{row['rung']} {row['name']}", row["problem"]["dtype"], Text(row["says"]))
+        table.add_row(
+            mark, f"{row.get('rung', row.get('branch'))} {row['name']}", row["problem"]["dtype"], Text(row["says"])
+        )
     return table

@@ -27,7 +27,7 @@ NARROW = 40
 INDENT = 4  # of what stands under a rung's line
 BY_TMA = "T"
 TMA = f"{BY_TMA} moved by TMA, in whole boxes: no requests of lanes"
-HALVES = "above: counted (a tile, K cut to 128) or measured; below: plan, ideal or roof"
+HALVES = "above: counted (a tile, K cut short) or measured; below: plan, ideal or roof"
 GUESSED = "~ by guess: lanes of a warp passed some access unequally often, so its requests are not known exactly"
 
 Row = Mapping[str, Any]
@@ -117,7 +117,7 @@ def _copies(row: Row) -> str:
 
 def _name(row: Row) -> tuple[str, str]:
     registers = _get(row, "compiled", "registers")
-    name = f"  {row['name']}" if row.get("counter_example") or "rung" not in row else _label(row)
+    name = f"  {row['name']}" if row.get("counter_example") or _of(row) is None else _label(row)
     return name, "" if registers is None else f"  {registers} registers"
 
 
@@ -171,7 +171,7 @@ def by_dtype(result: Mapping[str, Any]) -> dict[str, list[Row]]:
     mistakes = list(result.get("counter_examples") or ())
     for row in result["rungs"]:
         dtype = row.get("dtype")
-        beside = [each for each in mistakes if (each.get("dtype"), each["rung"]) == (dtype, row["rung"])]
+        beside = [each for each in mistakes if (each.get("dtype"), _of(each)) == (dtype, _of(row))]
         groups.setdefault(str(dtype or _get(result, "problem", "dtype")), []).extend([row, *beside])
     for vendor in result.get("vendor") or ():  # the rival of the same run closes the table of its dtype
         if vendor["dtype"] in groups:
@@ -244,7 +244,12 @@ def figures(rows: Sequence[Row]) -> Iterator[Text]:
 
 
 def _label(row: Row) -> str:
-    return f"{row['rung']} {row['name']}" if "rung" in row else str(row["name"])
+    return str(row["name"]) if _of(row) is None else f"{_of(row)} {row['name']}"
+
+
+def _of(row: Row) -> Any:
+    """The rung's number or the branch's name; None for a row of neither."""
+    return row.get("rung", row.get("branch"))
 
 
 def notes(rows: Sequence[Row]) -> Iterator[Text]:

@@ -20,6 +20,14 @@ __device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier& b, u32 block_ra
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [remote];\n}"
       ::"r"(shared_address(&b)), "r"(block_rank) : "memory");
 }
+// The same with .release.cluster: what this thread (and those it has met at a barrier) wrote to the other block by ordinary
+// stores comes before. It waits for those stores: once a tile, not in a loop over K.
+__device__ __forceinline__ void mbarrier_arrive_remote_release(Mbarrier& b, u32 block_rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}"
+      ::"r"(shared_address(&b)), "r"(block_rank) : "memory");
+}
 // mbarrier.arrive.expect_tx: arrive, and let the phase wait for this many bytes more.
 __device__ __forceinline__ void mbarrier_expect_tx(Mbarrier& b, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
@@ -37,6 +45,12 @@ __device__ __forceinline__ bool mbarrier_try_wait(Mbarrier& b, u32 parity) {
 __device__ __forceinline__ void mbarrier_wait(Mbarrier& b, u32 parity) {
   asm volatile(
       "{\n.reg .pred p;\nWAIT%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra WAIT%=;\n}"
+      ::"r"(shared_address(&b)), "r"(parity) : "memory");
+}
+// The same with .acquire.cluster: for what other blocks wrote by ordinary stores before they arrived.
+__device__ __forceinline__ void mbarrier_wait_cluster(Mbarrier& b, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred p;\nWAIT%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n@!p bra WAIT%=;\n}"
       ::"r"(shared_address(&b)), "r"(parity) : "memory");
 }
 // fence.mbarrier_init.release.cluster: initialised barriers are seen by the async proxy and by the cluster's blocks, once

@@ -37,6 +37,10 @@ template <int N> __device__ __forceinline__ void widen(float* out, Vec<bf16, N> 
     out[2 * p + 1] = __uint_as_float(pairs[p] & 0xffff0000u);
   }
 }
+template <int N> __device__ __forceinline__ void widen(float* out, Vec<fp16, N> v) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) out[e] = to_float(v[e]);
+}
 
 // An address in shared memory as instructions and descriptors take it: 32 bits, in the shared window.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }

@@ -75,3 +75,17 @@ void tw_cluster_wait() {
   g_barrier.waiting[fiber.warp->index] |= 1u << fiber.lane;
   suspend("cluster_wait");
 }
+
+void* tw_in_block(const void* shared, unsigned rank) {
+  using namespace tw;
+  const Fiber& fiber = *current_fiber();
+  const u64 offset = u64(shared) - u64(fiber.shared);
+  if (offset >= fiber.owner->shared_bytes)
+    fault("misuse", "store_remote: %p is not in this block's %u bytes of shared memory", shared, fiber.owner->shared_bytes);
+  if (rank >= g_cluster.block_count)
+    fault("misuse", "store_remote: block rank %u of a cluster of %u", rank, g_cluster.block_count);
+  const Block& block = g_cluster.blocks[rank];
+  if (block.alive == 0)
+    fault("misuse", "store_remote: block rank %u has returned, and its shared memory with it", rank);
+  return block.shared + offset;
+}

@@ -82,6 +82,7 @@ void tw_fence_proxy_async();
 // Clusters.
 void tw_cluster_arrive();
 void tw_cluster_wait();
+void* tw_in_block(const void* shared, unsigned rank);
 
 // TMA. `map` points to a 128-byte tensor map; coordinates count elements, the contiguous dimension first.
 void tw_tma_prefetch(const void* map);

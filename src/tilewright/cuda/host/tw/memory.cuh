@@ -53,6 +53,9 @@ template <int N> __device__ __forceinline__ void widen(float* out, Vec<float, N>
 template <int N> __device__ __forceinline__ void widen(float* out, Vec<bf16, N> v) {
   for (int e = 0; e < N; ++e) out[e] = to_float(v[e]);
 }
+template <int N> __device__ __forceinline__ void widen(float* out, Vec<fp16, N> v) {
+  for (int e = 0; e < N; ++e) out[e] = to_float(v[e]);
+}
 
 // An address in shared memory as instructions and descriptors take it: here, the offset from its beginning.
 __device__ __forceinline__ u32 shared_address(const void* p) { return tw_shared_address(p); }

@@ -1,0 +1,145 @@
+"""The generated blocks of the branches' pages: the arithmetic of several sizes, what is counted, what is compiled.
+
+``ladder_pages.py`` puts them where they belong. A block function takes a branch and returns Markdown; it raises
+``UnavailableError`` where what it is made with is not installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields
+
+from ladder_blocks import fitting_blocks
+from ladder_figures import emulator, lane, pair, report
+from ladder_records import GPU, MISSING, table
+
+from tilewright import branches
+from tilewright.backends.emulator_counts import Counts
+from tilewright.branches import Branch, BranchKernel
+from tilewright.count import count
+from tilewright.derive import derived
+from tilewright.dtypes import BF16
+from tilewright.errors import UsageError
+from tilewright.plan_base import Plan
+from tilewright.plan_branch import BranchPlan
+from tilewright.problem import Problem
+from tilewright.report.table import number
+
+Block = Callable[[Branch], str]
+# M, N, K that users of few tokens bring: projections of language models, a router, and the sizes of each rule.
+SIZES = (
+    (1, 4096, 4096), (1, 28672, 4096), (1, 256, 7168), (2, 2112, 7168), (4, 4096, 4096), (8, 2112, 7168),
+    (16, 7168, 2048), (64, 4096, 7168), (64, 28672, 4096),
+)  # fmt: skip
+# What a column of its own says, or the same in all rows; a tile stands there where it does not follow from the rest.
+_COMMON = {each.name for each in fields(Plan)} - {"bm", "bn", "bk"}
+
+
+def arithmetic_block(branch: Branch) -> str:
+    """The plan of each size that a kernel takes, with its floor in time and what it has on its way."""
+    rows = []
+    for kernel, problem, plan in _sized(branch):
+        said = derived(plan, GPU, problem)
+        rows.append(
+            [
+                kernel.name,
+                f"{problem.m} x {problem.n} x {problem.k}",
+                _values(plan),
+                number(plan.grid(problem)[0]),
+                number(problem.bytes_moved / 1e6),
+                number(problem.bytes_moved / GPU.hbm_bytes_per_s * 1e6),
+                _kb(said.get("bytes_in_flight")),
+            ]
+        )
+    head = ["kernel", "M x N x K", "plan", "blocks", "MB moved at least", "us at 4.8 TB/s", "KB in flight an SM"]
+    return table(head, rows, left=3)
+
+
+def counted_block(branch: Branch) -> str:
+    """What one tile, or one cluster's, moved at the size of the emulator, a column a kernel."""
+    problem = _posed(branch.shapes["emulated"])
+    columns = {}
+    for kernel in branches.select(branch.name, problem):
+        plan = kernel.plan_for(problem, aligned=True)
+        found = count(emulator(), kernel, plan, problem)
+        assert found is not None
+        columns[kernel.name] = dict(_counts(plan, found, problem))
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    rows = [[name, *(column.get(name, MISSING) for column in columns.values())] for name in names]
+    size = f"{problem.m} x {problem.n} x {problem.k}"
+    return f"A tile of {size}, {BF16}; in brackets what is derived, or the ideal.\n\n{table(['', *columns], rows)}"
+
+
+def limits_block(branch: Branch) -> str:
+    """What a block of each kernel takes of an SM at the size that is measured, and so how many fit."""
+    problem = _posed(branch.shapes["measured"])
+    rows: dict[str, list[str]] = {}
+    kernels = branches.select(branch.name, problem)
+    for kernel in kernels:
+        plan = kernel.plan_for(problem, aligned=True)
+        said = report(kernel, plan)
+        assert said.registers is not None
+        fits = fitting_blocks(plan, said.registers)
+        blocks = min(fits.values())
+        for name, cell in {
+            "plan": _values(plan),
+            "threads a block": f"{plan.threads:,}",
+            "registers a thread": f"{said.registers} of {GPU.max_registers_per_thread}",
+            "spilled": f"{said.spill_bytes} B",
+            "shared memory a block": f"{plan.shared_bytes:,} B",
+            "blocks an SM": f"{blocks}, by {' and '.join(name for name, fit in fits.items() if fit == blocks)}",
+            "bottleneck by the arithmetic": derived(plan, GPU, problem)["bottleneck"],
+        }.items():
+            rows.setdefault(name, []).append(cell)
+    head = ["", *(kernel.name for kernel in kernels)]
+    return table(head, [[name, *cells] for name, cells in rows.items()], left=len(head))
+
+
+BLOCKS: Mapping[str, Block] = {"arithmetic": arithmetic_block, "counted": counted_block, "limits": limits_block}
+
+
+def _posed(shape: tuple[int, int, int]) -> Problem:
+    return Problem(*shape, BF16, None, *branches.LAYOUTS)
+
+
+def _sized(branch: Branch) -> Iterator[tuple[BranchKernel, Problem, BranchPlan]]:
+    for kernel in branch.kernels:
+        for problem in map(_posed, SIZES):
+            with suppress(UsageError):  # not every kernel takes every size
+                yield kernel, problem, kernel.plan_for(problem, aligned=True)
+
+
+def _values(plan: BranchPlan) -> str:
+    """What a plan has beside what every plan has: ``rw 4, wk 2``; switches only where they are on."""
+    values = {each.name: getattr(plan, each.name) for each in fields(plan) if each.init and each.name not in _COMMON}
+    numbers = [f"{name} {value}" for name, value in values.items() if not isinstance(value, bool)]
+    return ", ".join([*numbers, *(name for name, value in values.items() if value is True)])
+
+
+def _counts(plan: BranchPlan, counts: Counts, problem: Problem) -> Iterator[tuple[str, str]]:
+    said = derived(plan, GPU, problem)
+    yield "FLOP a byte asked for (derived)", pair(counts.flop_per_byte, said["flop_per_byte"])
+    for name in ("a", "b", "c"):
+        operand = counts.operands[name]
+        if operand.all.requests:
+            yield f"sectors a request of {name.upper()}", lane(operand.all)
+        yield f"bytes of {name.upper()}", f"{operand.loaded_bytes + operand.stored_bytes:,}"
+    if counts.copied.copies:
+        yield "TMA copies", f"{counts.copied.copies:,}"
+    for each in counts.matrix:
+        kind = "mma.sync" if each.m == 16 else "wgmma"
+        yield f"{kind} m{each.m}n{each.n}k{each.k}", f"{each.instructions:,}"
+    yield "multiply-adds", f"{counts.multiply_adds:,}"
+    yield (
+        "shared bytes read a MAC (derived)",
+        pair(counts.shared_load_bytes_per_mac, said["shared_load_bytes_per_mac"]),
+    )
+    if counts.shared_loads.requests:
+        yield "wavefronts a shared load", lane(counts.shared_loads)
+    if counts.shared_stores.requests:
+        yield "wavefronts a shared store", lane(counts.shared_stores)
+
+
+def _kb(count_of_bytes: int | None) -> str:
+    return MISSING if count_of_bytes is None else number(count_of_bytes / 1024)
