@@ -209,6 +209,9 @@ def constants_block() -> str:
             entry = found["constants"][name]
             lines.append(f"| `{name}` | {_value(entry['value'])} | {entry['source']} |")
         lines.append("")
+        if residuals := shipped(key).residuals:
+            told = ", ".join(f"`{of}` {name} x {factor:g}" for of, name, factor in residuals)
+            lines += [f"Residuals, fitted to times of kernels: {told}.", ""]
     return "\n".join(lines)
 
 

@@ -25,6 +25,7 @@ IDLE_W, FLOP_PJ, L2_PJ, HBM_PJ, EXPONENT, LOWEST_MHZ, BOOST_MHZ, LIMIT_W = (
     1980.0,
     690.0,
 )
+TENSOR_SHARE = 11 / 12  # of the clock that NVML tells, the one that SMs have while wgmmas run
 FLOP_PER_CLK, L2_PER_CLK, HBM_RATE = 4096.0, 36.0, 4.2e12
 
 
@@ -73,15 +74,14 @@ def _rates(contention: float) -> Iterator[Reading]:
 
 
 def beside(bm: int, bn: int, contention: float, supply: float = 60.0) -> dict[str, Any]:
-    """A run of ``tma_beside_wgmma`` on a port of 128 bytes a clock, which wgmma shares fairly with TMA."""
-    alone, reads = bm * bn / 32, port_read_bytes(bm, bn)
-    clocks = max(alone, reads / (128 - contention * supply))
+    """A run of ``tma_beside_wgmma`` where writes at 128 bytes a clock delay wgmma by a share of their time."""
+    alone = bm * bn / 32
     return {
         "alone_k_block_clk": alone,
         "alone_loaded_bytes_per_clk": supply,
-        "k_block_clk": clocks,
+        "k_block_clk": alone / (1 - contention * supply / 128),
         "loaded_bytes_per_clk": supply,
-        "port_read_bytes": float(reads),
+        "port_read_bytes": float(port_read_bytes(bm, bn)),
     }
 
 
@@ -99,5 +99,11 @@ def _power() -> Iterator[Reading]:
                 break
             clock -= 5.0
         conditions = {"state": state.name, "order": order, "sms": sms, "working_set_bytes": state.working_set}
-        values = {"power_w": watts, "clock_mhz": clock, "flop_per_s": flop, "loaded_bytes_per_s": loaded}
+        values = {
+            "power_w": watts,
+            "clock_mhz": clock * (TENSOR_SHARE if state.share else 1.0),
+            "nvml_clock_mhz": clock,
+            "flop_per_s": flop,
+            "loaded_bytes_per_s": loaded,
+        }
         yield Reading("power", conditions, values)

@@ -15,6 +15,7 @@ from tilewright.calibrate.memory import MiB, Sizes
 from tilewright.calibrate.probes import BOX_BYTES, Pattern, Stream, Tile, TileRun
 from tilewright.calibrate.rates import Effort
 from tilewright.dtypes import BF16, FP32
+from tilewright.errors import UsageError
 from tilewright.telemetry import Snapshot
 
 Array = np.ndarray[Any, Any]
@@ -43,6 +44,23 @@ def test_clusters_share_what_they_load(policy: Any) -> None:
     origin = region(backend, 8, 2)
     laps = Stream(stages=3, cluster=2).run(backend, 4, (origin, origin), Pattern.swept(2), warm=2, most=9)
     assert laps.work.tolist() == [9] * 4
+
+
+def test_a_part_of_a_row_of_boxes_is_no_region(backend: Backend) -> None:
+    whole = region(backend, 8, 4)
+    assert whole.first(4 * BOX_BYTES).boxes == 4
+    with pytest.raises(UsageError, match="6 boxes are no whole rows of 4"):
+        whole.first(6 * BOX_BYTES)
+
+
+@pytest.mark.parametrize("step", [1, 3, 5, 7])
+def test_a_walk_takes_every_step_th_box(backend: Backend, step: int) -> None:
+    """8 boxes in rows of 2: an odd step comes to each of them, whatever it passes on the way round."""
+    origin, target = region(backend, 8, 2), probes.allocate(backend, 8 * BOX_BYTES, 2)
+    Stream(load=True, store=True, stages=4).run(backend, 1, (origin, target), Pattern(1, step), most=8)
+    np.testing.assert_array_equal(
+        backend.download(target.memory).view(np.uint16), backend.download(origin.memory).view(np.uint16)
+    )
 
 
 def test_fill_repeats_the_seed_everywhere(backend: Backend) -> None:
@@ -101,8 +119,9 @@ def test_fma_sums(backend: Backend) -> None:
     operands = probes.fma_operands(backend)
     laps, sums = probes.rate(backend, probes.FMA, operands, 1, 2)
     assert laps.work.tolist() == [2]
-    values = backend.download(operands).astype(np.float64).reshape(-1, 2, 8)
-    np.testing.assert_allclose(sums[0], 16 * values[:, 0].sum(1) * values[:, 1].sum(1), rtol=1e-3, atol=1e-2)
+    values = backend.download(operands).astype(np.float64).reshape(-1, 66)
+    expected = values[:, :64].sum(1) + 2 * 8 * 64 * values[:, 64] * values[:, 65]
+    np.testing.assert_allclose(sums[0], expected, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("cluster", [1, 2])

@@ -102,6 +102,27 @@ def test_more_of_k_never_takes_less_time(m: int, n: int, k: int) -> None:
     assert best[0] < best[1]
 
 
+def test_writes_delay_the_wgmmas_by_a_share_of_their_time() -> None:
+    """A K block of 128x256 writes 48 KB, 384 clocks at 128 bytes each, beside 8 instructions of m64n256k16."""
+    calm = replace(shipped("h200"), port_contention=0.0, residuals=())
+    for share in (0.0, 0.25):
+        planning = tilewright.plan(
+            8192, 8192, 8192, gpu="h200", clock="burst", calibration=replace(calm, port_contention=share)
+        )
+        terms = of_tile(planning, 128, 256).terms_us
+        blocks = 8 * calm.wgmma_clocks(256)
+        assert terms["shared_port"] / terms["tensor"] == pytest.approx((blocks + share * 384) / blocks)
+
+
+def test_what_l2_still_holds_follows_its_curve() -> None:
+    """9 TB/s up to 40 MB; at 60 6 TB/s, of which HBM can have read 4.5; at 80 as much as HBM."""
+    curve = ((30e6, 9e12), (40e6, 9e12), (60e6, 6e12), (80e6, 4.5e12))
+    calibration = replace(shipped("h200"), l2_curve=curve, hbm_read_bytes_per_s=4.5e12)
+    machine = Machine(H200.gpu, calibration, 132)
+    hits = machine.l2_hits(np.array([0.0, 40e6, 50e6, 60e6, 80e6, 1e9]))
+    assert hits.tolist() == pytest.approx([1.0, 1.0, 0.4, 0.25, 0.0, 0.0])
+
+
 def test_fewer_sms_take_longer() -> None:
     times = [tilewright.plan(8192, 8192, 4096, gpu="h200", sms=sms, clock="burst").pick for sms in (33, 66, 132)]
     bursts = [each.predicted_us.burst for each in times if each.predicted_us is not None]
@@ -176,4 +197,4 @@ def test_every_regime_has_its_problem() -> None:
     assert regime(8192, 8192, 8192, clock="burst") == "compute"
     assert regime(64, 64, 64) == "latency"
     assert regime(16, 16384, 16384) == "HBM"
-    assert regime(128 * 7, 128 * 8, 16384, clock="burst") == "wave"  # fewer tiles than SMs
+    assert regime(128 * 7, 128 * 8, 16384) == "wave"  # fewer tiles than SMs

@@ -17,7 +17,7 @@ from tilewright.planner.calibration import Calibration
 PORT = 128  # bytes a clock of an SM's shared memory (GpuSpec.shared_bytes_per_clock of every Hopper)
 LARGER_THAN_L2 = 1 << 30  # bytes
 BURST_MS = 25.0  # the power limit takes longer than that to bite
-SLOWED = 0.01  # a run counts as slower by contention from this share on
+HELD = 0.99  # of the boost clock: below it the power limit holds a state down
 RESIDENT = 16 << 20  # bytes that L2 holds with ease; where rates of L2 are taken
 
 
@@ -84,11 +84,8 @@ def calibrate(readings: Iterable[Reading], spec: GpuSpec, label: str, power_limi
     """
     found = Readings(readings)
     sms = max(found.conditions("l2_read", "sms"))
-    values: dict[str, Any] = {"boost_clock_mhz": spec.boost_clock_mhz, "power_limit_w": power_limit_w}
-    sources = {
-        "boost_clock_mhz": spec.sources.get("boost_clock_mhz", "reported by the device"),
-        "power_limit_w": "NVML: the enforced power limit",
-    }
+    values: dict[str, Any] = {"boost_clock_mhz": spec.boost_clock_mhz}
+    sources = {"boost_clock_mhz": spec.sources.get("boost_clock_mhz", "reported by the device")}
     spreads: dict[str, tuple[float, float]] = {}
 
     def put(name: str, got: Figure, source: str) -> None:
@@ -132,8 +129,11 @@ def calibrate(readings: Iterable[Reading], spec: GpuSpec, label: str, power_limi
     widths = found.conditions("wgmma_rate", "n")
     values["wgmma_clk"] = {n: found.figure("wgmma_rate", "clk", n=n, warpgroups=2).value for n in widths}
     sources["wgmma_clk"] = "wgmma_rate: two warpgroups, random data"
-    port = port_contention(found.of("tma_beside_wgmma"))
-    put("port_contention", port.figure, f"tma_beside_wgmma: {port.how}")
+    put(
+        "port_contention",
+        port_contention(found.of("tma_beside_wgmma")),
+        "tma_beside_wgmma: clocks a K block beyond those alone, of those of TMA's writes",
+    )
     for does, name, unit, peak in (
         ("mma_sync", "mma_sync_share", "flop_per_clk", spec.bf16_tensor_flop_per_clock or 4096),
         ("fma", "fma_share", "fma_per_clk", spec.fp32_fma_per_clock),
@@ -141,6 +141,12 @@ def calibrate(readings: Iterable[Reading], spec: GpuSpec, label: str, power_limi
         got = found.figure("core_rate", unit, does=does)
         share = Figure(got.value / peak, got.low / peak, got.high / peak, got.count)
         put(name, share, f"core_rate: {does} from registers, of {peak} a clock")
+    held = [each["power_w"] for each in found.of("power") if each["nvml_clock_mhz"] < HELD * spec.boost_clock_mhz]
+    under = f"the enforced limit of {power_limit_w:.0f} W"
+    if held:
+        put("power_limit_w", figure(held), f"power: drawn by the states whose clock {under} holds down")
+    else:
+        values["power_limit_w"], sources["power_limit_w"] = power_limit_w, f"power: no state was held down by {under}"
     states = steady_states(found)
     power = fit_power(states)
     for name in ("idle_power_w", "energy_clock_mhz", "power_clock_exponent", "energy_pj_per_flop",
@@ -160,51 +166,46 @@ def burst(reading: Mapping[str, Any]) -> float:
 
 
 def steady_states(found: Readings) -> list[Steady]:
-    """The steady states of ``power``; loads come from L2, and from HBM too where the working set is larger than L2."""
-    found.of("power")
+    """The steady states of ``power``; loads come from L2, and from HBM too where the working set is larger than L2.
+
+    While wgmmas run an SM's clock is lower than the one that the card asks for, and that its voltage follows: 1,815 of
+    1,980 MHz on an H200. Other states count as at the clock that wgmmas would have: theirs times the ratio of the two
+    highest.
+    """
+    clocks: dict[bool, list[float]] = {True: [], False: []}
+    for each in found.of("power"):
+        clocks[each["flop_per_s"] > 0].append(each["clock_mhz"])
+    slower = max(clocks[True]) / max(clocks[False]) if all(clocks.values()) else 1.0
     states = []
     for reading in found.all:
         if reading.microbenchmark == "power":
             values, loaded = reading.values, reading.values["loaded_bytes_per_s"]
             hbm = loaded if reading.conditions["working_set_bytes"] > LARGER_THAN_L2 else 0.0
-            state = reading.conditions["state"]
-            states.append(Steady(state, values["power_w"], values["clock_mhz"], values["flop_per_s"], loaded, hbm))
+            clock = values["clock_mhz"] * (1 if values["flop_per_s"] > 0 else slower)
+            states.append(
+                Steady(reading.conditions["state"], values["power_w"], clock, values["flop_per_s"], loaded, hbm)
+            )
     return states
 
 
 # ---- the shared-memory port ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Port:
-    """``figure`` of the share by which TMA's writes delay wgmma's reads, and how it was found, in words."""
+def port_contention(runs: Sequence[Mapping[str, Any]]) -> Figure:
+    """Of the time that TMA's writes take of the port, the share by which wgmma is slower beside them than alone.
 
-    figure: Figure
-    how: str
-
-
-def port_contention(runs: Sequence[Mapping[str, Any]]) -> Port:
-    """The share c of TMA's writes that take turns with wgmma's reads: (reads + c writes) / 128 clocks a K block.
-
-    A run in which either is slower than alone has found the port full: c = (128 clocks - reads) / writes. One in which
-    neither is slower only says that c is no larger than that. Where no run is slower, c is 0 as far as these runs tell.
+    Per K block: (clocks - clocks alone) x 128 / bytes written. Raises ``UsageError`` where TMA wrote nothing.
     """
-    full: list[float] = []
-    bounds: list[float] = []
-    for run in runs:
-        clocks, written = run["k_block_clk"], run["k_block_clk"] * run["loaded_bytes_per_clk"]
-        if written <= 0:
-            continue
-        share = max(0.0, (PORT * clocks - run["port_read_bytes"]) / written)
-        slower = clocks > run["alone_k_block_clk"] * (1 + SLOWED)
-        starved = run["loaded_bytes_per_clk"] < run["alone_loaded_bytes_per_clk"] * (1 - SLOWED)
-        (full if slower or starved else bounds).append(share)
-    if full and (not bounds or float(np.median(full)) <= min(bounds) * 1.2):
-        return Port(figure(full), f"{len(full)} of {len(full) + len(bounds)} runs slower than alone")
-    if not bounds:
+    shares = [
+        max(0.0, run["k_block_clk"] - run["alone_k_block_clk"])
+        * PORT
+        / (run["k_block_clk"] * run["loaded_bytes_per_clk"])
+        for run in runs
+        if run["loaded_bytes_per_clk"] > 0
+    ]
+    if not shares:
         raise UsageError("there are no readings of tma_beside_wgmma in which TMA wrote anything")
-    none = Figure(0.0, 0.0, min(bounds), len(bounds))
-    return Port(none, f"no run slower than alone allows more; at most {min(bounds):.2f}")
+    return figure(shares)
 
 
 def table(fitted: Fitted, names: Sequence[str], render: Callable[[str, Any], str]) -> list[tuple[str, str, str, str]]:

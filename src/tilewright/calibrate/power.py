@@ -71,7 +71,7 @@ class Pace:
     measure_s: float = 1.55
     rest_s: float = 2.0
     burst_s: float = 0.005
-    sample_s: float = 0.005
+    sample_s: float = 0.001
 
 
 def power_probes() -> list[Probe]:
@@ -140,9 +140,11 @@ def _watch(meter: Meter, pace: Pace) -> tuple[float, float, list[Snapshot]]:
     snapshots: list[tuple[float, Snapshot]] = []
     while time.monotonic() < end:
         energy, now = meter.energy_j(), time.monotonic()
-        if energy is not None and (not steps or energy != steps[-1][1]):
+        stepped = energy is not None and (not steps or energy != steps[-1][1])
+        if energy is not None and stepped:
             steps.append((now, energy))
-        if not snapshots or now - snapshots[-1][0] > 0.1:
+        # A look takes long enough to miss a step: just after one there is time (NVML steps every 0.1 s).
+        if not snapshots or (stepped and now - snapshots[-1][0] > 0.05) or now - snapshots[-1][0] > 0.25:
             snapshots.append((now, meter.snapshot()))
         time.sleep(pace.sample_s)
     seen = [snapshot for _, snapshot in snapshots]
@@ -161,7 +163,7 @@ def _wait(until: float) -> None:
 
 
 def burst_clock(
-    backend: Backend, sms: int, rest: Callable[[float], None] = time.sleep, pace: Pace = Pace(), repeats: int = 2
+    backend: Backend, sms: int, rest: Callable[[float], None] = time.sleep, pace: Pace = Pace(), repeats: int = 5
 ) -> Iterator[Reading]:
     """The clock of wgmmas on all SMs, launch after launch from rest on; the first is the burst's."""
     region = probes.allocate(backend, ACROSS * BOX_BYTES, ACROSS)

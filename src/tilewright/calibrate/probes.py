@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.backends.base import Backend, Dim3, Matrix, TensorMap
 from tilewright.dtypes import BF16, FP32
+from tilewright.errors import UsageError
 from tilewright.plan_base import header_of
 from tilewright.run import target_of
 from tilewright.source import CUDA_ROOT, KernelSource, flatten
@@ -108,11 +109,19 @@ def normal_bf16(count: int, seed: int = 0) -> Array:
 
 @dataclass(frozen=True)
 class Region:
-    """Part of a matrix ``across`` boxes wide, row-major, that boxes are taken from: its first ``boxes``."""
+    """Part of a matrix ``across`` boxes wide, row-major, that boxes are taken from: its first ``boxes``, whole rows.
+
+    Raises ``UsageError`` for a part of a row, which the kernels' walk has no place for.
+    """
 
     memory: Matrix
     across: int
     boxes: int
+
+    def __post_init__(self) -> None:
+        """Check."""
+        if self.boxes <= 0 or self.boxes % self.across:
+            raise UsageError(f"{self.boxes} boxes are no whole rows of {self.across}")
 
     def map(self, parts: int = 1) -> TensorMap:
         """How TMA sees it, in boxes, or in the parts that each of a cluster's blocks loads of one."""
@@ -309,8 +318,8 @@ def mma_operands(backend: Backend) -> Matrix:
 
 
 def fma_operands(backend: Backend) -> Matrix:
-    """Floats for ``FMA``: 16 a thread."""
-    return backend.upload(np.random.default_rng(0).standard_normal((1, RATE_THREADS * 16)).astype(np.float32))
+    """Floats for ``FMA``: 66 a thread."""
+    return backend.upload(np.random.default_rng(0).standard_normal((1, RATE_THREADS * 66)).astype(np.float32))
 
 
 def empty_kernel(cluster: int) -> Probe:

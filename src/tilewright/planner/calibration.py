@@ -49,12 +49,12 @@ class Calibration:
     ``wgmma_clk``
         N -> clocks of one m64nNk16, bf16 in and fp32 out, A and B in shared memory.
     ``port_contention``
-        Of the time that TMA's writes into shared memory take at 128 bytes a clock, the part by which they delay wgmma's
-        reads of its operands: 1 when they share the port, 0 when they do not meet.
+        Of the time that TMA's writes into shared memory take at 128 bytes a clock, the part by which they delay the
+        wgmmas beside them: 1 if they stopped while it writes, 0 if they did not meet.
     ``mma_sync_share``, ``fma_share``
         What mma.sync m16n8k16 from registers reaches of the tensor cores' dense rate; fp32 FMAs, of 128 a clock.
     ``idle_power_w``, ``power_limit_w``
-        Of a card whose SMs are clocked and wait; and what it may draw.
+        Of a card whose SMs are clocked and wait; and what it draws where its limit holds its clock down.
     ``energy_clock_mhz``, ``power_clock_exponent``
         Energy an operation grows as ``(clock / energy_clock_mhz) ** power_clock_exponent`` above that clock, and is
         constant below it.

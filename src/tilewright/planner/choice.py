@@ -59,7 +59,9 @@ class Choice:
 
     @property
     def places(self) -> int:
-        """Clusters that run at the same time, one at least."""
+        """Clusters that run at the same time, one at least; of another family's kernel as many as its waves have."""
+        if self.other is not None and self.other.waves and self.other.wave_efficiency:
+            return max(1, round(self.other.tiles / (self.other.waves * self.other.wave_efficiency)))
         with suppress(UsageError):
             return self.machine.places(self.cluster[0] * self.cluster[1])
         return 1

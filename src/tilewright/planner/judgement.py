@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args
 
+from tilewright.errors import UsageError
 from tilewright.planner.candidate import Candidate, Schedule
 from tilewright.planner.planning import Clock
 from tilewright.planner.reading import (
     Reader,
     build,
     choice,
+    counted,
     each_of,
     flag,
     optional,
@@ -19,7 +21,6 @@ from tilewright.planner.reading import (
     real,
     record,
     text,
-    whole,
     wholes,
 )
 from tilewright.problem import Problem
@@ -124,12 +125,16 @@ class Judgement:
     def from_dict(cls, values: Mapping[str, Any]) -> Judgement:
         """The inverse of ``to_dict``. Raises ``UsageError`` for what is no judgement, naming the field."""
         found = read_fields("judgement", values, _READERS, {"schema", "label", "fits"})
-        for name in ("findings", "mistakes", "better"):
-            found[name] = tuple(found.get(name, ()))
+        if values.get("schema") != SCHEMA:
+            raise UsageError(f"judgement field 'schema' is {values.get('schema')!r}; {SCHEMA!r} is possible")
+        for name in {"findings", "mistakes", "better"} & set(found):
+            found[name] = tuple(found[name])
         return build("judgement", cls, found)
 
 
 def _better(value: Any) -> Candidate:
+    if not isinstance(value, Mapping):
+        raise ValueError("a list of candidates is possible")
     return Candidate.from_dict({name: each for name, each in value.items() if name != "gain"})
 
 
@@ -147,13 +152,13 @@ _READERS: dict[str, Reader] = {
     "problem": Problem.from_dict,
     "gpu": text,
     "assumed_gpu": flag,
-    "sms": whole,
+    "sms": counted,
     "clock": choice(*get_args(Clock)),
     "calibration": text,
-    "tile": wholes(3),
-    "stages": whole,
-    "cluster": wholes(2),
-    "consumers": whole,
+    "tile": wholes(3, counted),
+    "stages": counted,
+    "cluster": wholes(2, counted),
+    "consumers": counted,
     "schedule": choice(*get_args(Schedule)),
     "findings": each_of(record("finding", Finding, _FINDING)),
     "mistakes": each_of(record("mistake", Mistake, dict.fromkeys(("name", "sentence", "instead"), text))),

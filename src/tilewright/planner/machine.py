@@ -30,6 +30,18 @@ class Machine:
         peak = max(rate for _, rate in curve)
         return max(working_set for working_set, rate in curve if rate >= 0.95 * peak)
 
+    def l2_hits(self, distance: Floats) -> Floats:
+        """What share of something read so many bytes ago L2 still holds: all of up to ``l2_keeps_bytes``.
+
+        Past that from ``l2_curve``, as if all SMs waited for nothing but HBM there: what arrives faster than HBM reads
+        was not read from it. Past the curve's end as at its end.
+        """
+        c = self.calibration
+        sizes, rates = (np.array(each) for each in zip(*c.l2_curve, strict=True))
+        kept = np.clip(1 - c.hbm_read_bytes_per_s / np.interp(distance, sizes, rates), 0, 1)
+        hits: Floats = np.where(distance <= self.l2_keeps_bytes, 1.0, kept)
+        return hits
+
     def l2_seconds(self, own_bytes: Floats, shared_bytes: Floats, active: Ints) -> Floats:
         """In what time each of ``active`` SMs receives from L2 what it loads alone and what its cluster shares.
 

@@ -67,6 +67,7 @@ def persistent_work(
     tensor = row_blocks * 4 * wgmma_clk
     reads = row_blocks * 4 * (64 + bn) * 16 * itemsize / port
     fills = (a_bytes + b_bytes) / port
+    held = np.maximum(tensor, reads)  # TMA's writes delay wgmma as much whether it reads the port full or not
     pingpong, slabs = t["pingpong"] == 1, t["through_slabs"] == 1
     c_bytes = bm * bn * itemsize
     c_clk = 2 * c_bytes / port  # into the slabs and out of them
@@ -80,8 +81,8 @@ def persistent_work(
         k_alternates=k_alternates,
         hidden=pingpong,
         tensor_clk=k_blocks * tensor,
-        port_clk=k_blocks * (reads + c.port_contention * fills) + np.where(pingpong, c.port_contention * c_clk, 0),
-        port_half_clk=k_blocks * (reads + c.port_contention * (a_bytes + 2 * b_bytes) / port) / 2,
+        port_clk=k_blocks * (held + c.port_contention * fills) + np.where(pingpong, c.port_contention * c_clk, 0),
+        port_half_clk=k_blocks * (held + c.port_contention * (a_bytes + 2 * b_bytes) / port) / 2,
         issue_clk=np.full(len(bm), float(k_blocks * ISSUE_CLK)),
         ring_clk=k_blocks * (c.tma_latency_hbm_clk + np.maximum(tensor, reads)) / t["stages"],
         own_bytes=k_blocks * own,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -70,20 +71,27 @@ def whole(value: Any) -> int:
     return value
 
 
+def counted(value: Any) -> int:
+    """An int above 0."""
+    if whole(value) <= 0:
+        raise ValueError("a whole number above 0 is possible")
+    return int(value)
+
+
 def real(value: Any) -> float:
-    """A float."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A finite float."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError("a number is possible")
     return float(value)
 
 
-def wholes(count: int) -> Reader:
-    """``count`` ints, as a tuple."""
+def wholes(count: int, each_by: Reader = whole) -> Reader:
+    """``count`` ints, each through ``each_by``, as a tuple."""
 
     def read(value: Any) -> tuple[int, ...]:
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != count:
             raise ValueError(f"{count} whole numbers are possible")
-        return tuple(whole(each) for each in value)
+        return tuple(each_by(each) for each in value)
 
     return read
 

@@ -223,10 +223,9 @@ def _hbm_bytes(work: Work, waves: _Waves, problem: Problem, machine: Machine) ->
     """Bytes of A and B that each wave reads from HBM.
 
     A wave needs its rows of A and columns of B (``lines_read``). What it shares with the wave before was read one wave
-    ago, the rest of what was read before about one walk over all of A and B ago. L2 keeps ``l2_keeps_bytes``: of what
-    was read D bytes ago all is still there when D is no more than that, nothing from twice that on, and between the two
-    a share that falls in a straight line. A kernel that walks K backwards in every other tile finds the end of the last
-    walk in any case. In all no byte is read less than once.
+    ago, the rest of what was read before about one walk over all of A and B ago. What L2 still has of it is
+    ``Machine.l2_hits``. A kernel that walks K backwards in every other tile finds the end of the last walk in any case.
+    In all no byte is read less than once.
     """
     w, of = work, waves.of
     line = problem.k * problem.dtype.itemsize
@@ -237,7 +236,7 @@ def _hbm_bytes(work: Work, waves: _Waves, problem: Problem, machine: Machine) ->
     first = waves.number * places
     last = np.minimum(first + places, tiles)
     rows, cols = lines_read(order, first, last)
-    needed = (rows + cols) * float(line)
+    needed = np.asarray((rows + cols) * float(line), dtype=np.float64)
     if operands <= keeps:
         # Read once: the first wave what it needs, the others an equal part of what is left.
         start = lines_read(w.order, np.zeros_like(w.tiles), np.minimum(w.places, w.tiles))
@@ -248,9 +247,9 @@ def _hbm_bytes(work: Work, waves: _Waves, problem: Problem, machine: Machine) ->
     rows_before, cols_before = lines_read(order, before, first)
     rows_both, cols_both = lines_read(order, before, last)
     common = (rows + cols + rows_before + cols_before - rows_both - cols_both) * float(line)
-    near = np.clip(2 - needed / keeps, 0, 1)
-    near = np.where(w.k_alternates[of], np.maximum(near, np.minimum(1.0, keeps / np.maximum(needed, 1))), near)
-    far = max(0.0, min(1.0, 2 - operands / keeps))
+    hits = machine.l2_hits(needed)
+    near = np.where(w.k_alternates[of], np.maximum(hits, np.minimum(1.0, keeps / np.maximum(needed, 1))), hits)
+    far = machine.l2_hits(np.array(float(operands)))
     fresh = needed - common
     once = np.minimum(1.0, operands / np.maximum(waves.total(fresh), 1))[of]
     read: Floats = fresh * (once + (1 - once) * (1 - far)) + common * (1 - near)

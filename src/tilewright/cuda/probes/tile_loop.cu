@@ -2,6 +2,7 @@
 // them; neither waits for the other. With `passes` = 0 only the loads run, for `budget` clocks; with `most` = 0 only the
 // wgmmas; with neither a thread an SM asks for the time. `passes` times SETS K blocks are multiplied; the accumulators
 // start again from nothing every 64 passes.
+#include <tw/box_walk.cuh>
 #include <tw/fence.cuh>
 #include <tw/memory.cuh>
 #include <tw/multiply_stage.cuh>
@@ -49,12 +50,11 @@ tw_gemm(const __grid_constant__ tw::TensorMap from, const u32* operands, u32 box
 
   if (consumer == CONSUMERS) {
     if (warp == 4 * CONSUMERS && most > 0 && tw::elect_one()) {
-      u32 box = blockIdx.x % boxes;
+      tw::BoxWalk<64, ROWS> walk(blockIdx.x, gridDim.x, boxes, across);
       const auto load = [&](int stage) {
         tw::mbarrier_expect_tx(s.full[stage], BYTES);
-        tw::tma_load_2d(s.boxes[stage], from, s.full[stage], int(box % across) * 64, int(box / across) * ROWS);
-        box += gridDim.x % boxes;
-        if (box >= boxes) box -= boxes;
+        tw::tma_load_2d(s.boxes[stage], from, s.full[stage], walk.x(), walk.y());
+        walk.next();
       };
 #pragma unroll 1
       for (int i = 0; i < STAGES; ++i) load(i);
@@ -65,12 +65,13 @@ tw_gemm(const __grid_constant__ tw::TensorMap from, const u32* operands, u32 box
       const auto advance = [&] {
         if (++stage == STAGES) stage = 0, parity ^= 1;
       };
-      while (done < most && (passes > 0 ? *finished == 0 : watch.spent() < budget)) {
+      const auto over = [&] { return passes > 0 ? *finished != 0 : watch.spent() >= budget; };
+      do {
         arrived();
         load(stage);
         advance();
         ++done;
-      }
+      } while (done < most && (stage > 0 || !over()));  // asked once a round, which costs the loads less
       watch.stop(lap + tw::kLapWords, u64(done));
       for (int i = 0; i < STAGES; ++i) arrived(), advance();
     }

@@ -4,6 +4,7 @@
 //
 // Unit u (a block or a cluster) takes boxes u first, u first + step, ... of `boxes`, counted along the rows of a matrix
 // `across` boxes wide. After `warm` boxes it is timed until `budget` clocks or `most` boxes are over.
+#include <tw/box_walk.cuh>
 #include <tw/cluster.cuh>
 #include <tw/mbarrier.cuh>
 #include <tw/memory.cuh>
@@ -18,21 +19,21 @@ using tw::u64;
 
 constexpr int ROWS = 128, BYTES = ROWS * 128, PART = ROWS / CLUSTER;
 constexpr int AHEAD = LOAD && STORE ? STAGES / 2 : STAGES;  // boxes in flight on their way in
+constexpr int LATE = CLUSTER > 1 ? STAGES / 3 : 0;          // boxes by which a stage is filled again after it is read
 
 struct Shared {
   unsigned char boxes[STAGES][BYTES];
   tw::Mbarrier full[STAGES], empty[STAGES];
 };
 
-struct Walk {
-  u32 box, boxes, step, across;
-  __device__ __forceinline__ int x() const { return int(box % across) * 64; }
-  __device__ __forceinline__ int y() const { return int(box / across) * ROWS; }
+struct Place {
+  int stage;
+  u32 parity;
   __device__ __forceinline__ void next() {
-    box += step;
-    if (box >= boxes) box -= boxes;
+    if (++stage == STAGES) stage = 0, parity ^= 1;
   }
 };
+using Walk = tw::BoxWalk<64, ROWS>;
 
 extern "C" __global__ void __launch_bounds__(32, 1)
 tw_gemm(const __grid_constant__ tw::TensorMap from, const __grid_constant__ tw::TensorMap to, u32 from_boxes, u32 to_boxes,
@@ -50,8 +51,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap from, const __grid_constant__ tw::
   if (CLUSTER > 1) tw::cluster_sync();
   __syncwarp();
   if (tw::elect_one()) {
-    Walk in = {unit * first % from_boxes, from_boxes, step % from_boxes, across};
-    Walk out = {unit * first % to_boxes, to_boxes, step % to_boxes, across};
+    Walk in(unit * first, step, from_boxes, across), out(unit * first, step, to_boxes, across);
     const auto load = [&](int stage) {
       tw::mbarrier_expect_tx(s.full[stage], BYTES);
       unsigned char* const part = s.boxes[stage] + rank * PART * 128;
@@ -67,32 +67,35 @@ tw_gemm(const __grid_constant__ tw::TensorMap from, const __grid_constant__ tw::
     for (int i = 0; i < AHEAD; ++i) load(i);
     tw::Stopwatch watch;
     watch.start();
-    int done = 0, stage = 0;
-    u32 parity = 0;
+    int done = 0;
+    Place read = {}, filled = {LATE > 0 ? 0 : AHEAD % STAGES, 0};
     for (int i = 0; i < warm + most; ++i) {
       if (i == warm) watch.start();
-      if (LOAD || i < STAGES) tw::mbarrier_wait(s.full[stage], parity);
+      if (LOAD || i < STAGES) tw::mbarrier_wait(s.full[read.stage], read.parity);
       if constexpr (STORE) {
-        tw::tma_store_2d(to, s.boxes[stage], out.x(), out.y());
+        tw::tma_store_2d(to, s.boxes[read.stage], out.x(), out.y());
         tw::tma_store_commit();
         tw::tma_store_wait_read<LOAD ? STAGES - AHEAD : STAGES - 1>();
         out.next();
       }
-      if constexpr (CLUSTER > 1) {  // nobody loads ahead of what a peer still waits for
-        for (int peer = 0; peer < CLUSTER; ++peer) tw::mbarrier_arrive_remote(s.empty[stage], u32(peer));
-        tw::mbarrier_wait(s.empty[stage], parity);
+      if constexpr (CLUSTER > 1)
+        for (int peer = 0; peer < CLUSTER; ++peer) tw::mbarrier_arrive_remote(s.empty[read.stage], u32(peer));
+      if (LOAD && i >= LATE) {
+        if constexpr (CLUSTER > 1) tw::mbarrier_wait(s.empty[filled.stage], filled.parity);  // a peer may still wait for it
+        load(filled.stage);
+        filled.next();
       }
-      if (LOAD) load((stage + AHEAD) % STAGES);
-      if (++stage == STAGES) stage = 0, parity ^= 1;
+      read.next();
       if (i < warm) continue;
       ++done;
       if (CLUSTER == 1 && watch.spent() >= budget) break;
     }
     watch.stop(laps + blockIdx.x * tw::kLapWords, u64(done));
     if (STORE) tw::tma_store_wait<0>();
-    for (int i = 0; LOAD && i < AHEAD; ++i) {  // shared memory lives until the last has come
-      tw::mbarrier_wait(s.full[stage], parity);
-      if (++stage == STAGES) stage = 0, parity ^= 1;
+    const int late = warm + most < LATE ? warm + most : LATE;
+    for (int i = late; LOAD && i < AHEAD; ++i) {  // shared memory lives until the last has come
+      tw::mbarrier_wait(s.full[read.stage], read.parity);
+      read.next();
     }
   }
   __syncwarp();

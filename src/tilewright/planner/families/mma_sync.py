@@ -136,7 +136,7 @@ class MmaSync(Family):
         def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
             plan = found.plans[index]
             kind = (plan.bm, plan.bn, plan.warps_m, plan.warps_n)
-            shape = _shape(problem.dtype, kind, plan.stages, machine.sms)
+            shape = _shape(problem.dtype, kind, plan.stages, machine.sms * int(t["shared_by"][index]))
             return candidate(problem, shape, plan=plan, terms_us=terms, predicted_us=predicted)
 
         def reject(index: int) -> Candidate:
@@ -153,7 +153,7 @@ class MmaSync(Family):
         return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, rejected, SPREAD)
 
 
-def _shape(dtype: DType, kind: Kind, stages: int, sms: int) -> Shape:
+def _shape(dtype: DType, kind: Kind, stages: int, places: int) -> Shape:
     bm, bn, warps_m, warps_n = kind
     stage = (bm + bn) * SWIZZLE_ROW * dtype.itemsize
     threads = 32 * warps_m * warps_n
@@ -167,7 +167,7 @@ def _shape(dtype: DType, kind: Kind, stages: int, sms: int) -> Shape:
         accumulator_registers_per_thread=bm * bn // threads,
         consumers=max(1, threads // 128),
         schedule="cooperative",
-        places=sms,
+        places=places,
     )
 
 

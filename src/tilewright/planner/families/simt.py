@@ -77,6 +77,8 @@ class Simt(Family):
         return self._offered(found, problem, machine)
 
     def _offered(self, found: list[SimtPlan], problem: Problem, machine: Machine) -> Offer:
+        shared_by = [p.blocks_per_sm if p.tm else _blocks(p, machine.gpu) for p in found]
+
         def column(values: Iterable[float]) -> Floats:
             return np.array(list(values), dtype=np.float64)
 
@@ -94,7 +96,7 @@ class Simt(Family):
             bm=bm,
             bn=bn,
             bk=bk,
-            shared_by=np.array([p.blocks_per_sm if p.tm else _blocks(p, gpu) for p in found]),
+            shared_by=np.array(shared_by),
             tensor_clk=macs / (gpu.fp32_fma_per_clock * c.fma_share),
             port_clk=(port + fills) / gpu.shared_bytes_per_clock,
             issue_clk=STEP_CLK
@@ -108,7 +110,7 @@ class Simt(Family):
         estimate = Estimate(work, problem, machine)
 
         def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
-            shape = _shape(found[index], machine.sms)
+            shape = _shape(found[index], machine.sms * shared_by[index])
             return candidate(problem, shape, plan=found[index], terms_us=terms, predicted_us=predicted)
 
         ties = np.stack([-bm * bn, bm], axis=1)
@@ -149,7 +151,7 @@ def _blocks(plan: SimtPlan, gpu: GpuSpec) -> int:
     return max(1, gpu.max_threads_per_sm // plan.threads)
 
 
-def _shape(plan: SimtPlan, sms: int) -> Shape:
+def _shape(plan: SimtPlan, places: int) -> Shape:
     stages = max(1, plan.stages)
     stage = max(1, plan.shared_bytes // stages)
     return Shape(
@@ -162,7 +164,7 @@ def _shape(plan: SimtPlan, sms: int) -> Shape:
         accumulator_registers_per_thread=plan.tm * plan.tn or plan.bm * plan.bn // plan.threads,
         consumers=max(1, plan.threads // 128),
         schedule="simt",
-        places=sms,
+        places=places,
     )
 
 

@@ -270,6 +270,7 @@ def _one_tile(problem: Problem, machine: Machine, plan: TensorPlan, wgmma_clk: F
     """Rungs 6 to 8. In rung 6 the threads that multiply also copy, 16 bytes each."""
     port = machine.gpu.shared_bytes_per_clock
     macs = plan.bm * plan.bn * plan.bk
+    tensor = plan.bm / 64 * 4 * wgmma_clk
     copies = plan.tile_bytes / COPY_BYTES / 32 if plan.rung < TMA else 0.0  # instructions of whole warps
     return one_tile_work(
         problem,
@@ -278,8 +279,8 @@ def _one_tile(problem: Problem, machine: Machine, plan: TensorPlan, wgmma_clk: F
         bn=np.array([plan.bn]),
         bk=plan.bk,
         shared_by=np.array([derive_tensor.blocks_per_sm(plan, machine.gpu)]),
-        tensor_clk=plan.bm / 64 * 4 * wgmma_clk,
-        port_clk=np.array([derive_tensor.operand_bytes(plan).value * macs / port])
+        tensor_clk=tensor,
+        port_clk=np.maximum(tensor, derive_tensor.operand_bytes(plan).value * macs / port)
         + machine.calibration.port_contention * plan.tile_bytes / port,
         issue_clk=np.array([ISSUE_CLK + copies]),
         stages=np.array([plan.stages]),
