@@ -9,6 +9,8 @@ from tilewright import branches, ladder
 from tilewright.dtypes import BF16, DType
 from tilewright.errors import UsageError
 from tilewright.kernel_file import KernelFile
+from tilewright.plan_base import Plan
+from tilewright.plan_branch import BranchPlan
 from tilewright.problem import Layout, Problem
 
 Shape = tuple[int, int, int]
@@ -29,6 +31,11 @@ def default_shape(branch: str | None, purpose: Purpose) -> Shape:
 def default_layouts(branch: str | None) -> tuple[Layout, Layout]:
     """Those of A and B where the caller gives none: row-major, and of a branch column-major B, its lines along K."""
     return ("row", "row") if branch is None else branches.LAYOUTS
+
+
+def kernel_of(plan: Plan) -> KernelFile:
+    """The rung, or the kernel of a branch, that a plan is of."""
+    return branches.kernel(plan.branch, plan.kernel) if isinstance(plan, BranchPlan) else ladder.rung(plan.rung)
 
 
 def select(
