@@ -74,9 +74,11 @@ class FakeBench:
         go_wrong(self.does.get("pose"))
         return "L2-cold: all of it made up"
 
-    def check(self, name: str, plan: Plan) -> Report:
+    def check(self, name: str, plan: Plan, ran: Callable[[], None]) -> Report:
         does = self.of(name)
         go_wrong(does.get("check"))
+        ran()
+        time.sleep(does.get("reference_s", 0.0))
         if does.get("check") == "wrong":
             return Report(False, 9.0, 1.0, BadElement(3, 4, 0.0, 1.0, 0.1), 2, 100)
         return Report(True, 0.25, 0.0, None, 0, 100)
@@ -101,7 +103,8 @@ def rival(name: str, does: dict[str, Any]) -> Rival:
 def rounds_of(times: dict[str, dict[str, Any]], rounds: int, seed: int = 0) -> Rounds:
     """Rounds of candidates with these times and noises, without a process."""
     fakes = [rival(name, does) for name, does in times.items()]
-    return time_all(fakes, FakeTimer(seed), Schedule(slot_ms=1, rounds=rounds, graph_ms=1, seed=seed), str).rounds
+    schedule = Schedule(slot_ms=1, rounds=rounds, graph_ms=1, seed=seed)
+    return time_all(fakes, FakeTimer(seed), schedule, told=lambda name: None).rounds
 
 
 def command(does: dict[str, Any]) -> list[str]:

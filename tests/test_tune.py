@@ -99,6 +99,11 @@ def test_a_candidate_that_hangs_is_ended_and_the_others_go_on(store: Store, hang
     assert time.monotonic() - begin < 30
 
 
+def test_the_time_of_the_reference_is_no_fault_of_the_candidates(store: Store) -> None:
+    found = run(store, {"1": {"us": 10.0, "reference_s": 1.0}}, top=1, limit_s=0.6)
+    assert verdicts(found.rows[SHAPE]) == ["timed"]
+
+
 def test_where_all_fail_there_is_no_winner_and_the_next_run_tries_again(store: Store) -> None:
     found = run(store, {str(rank): {"check": "wrong"} for rank in range(1, 5)})
     row = found.rows[SHAPE]

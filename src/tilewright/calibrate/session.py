@@ -8,7 +8,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -139,10 +138,7 @@ class _Target:
 def compile_all(probes: Any, arch: str) -> None:
     """Compile them side by side into the cache. What does not compile is told by who runs it."""
     target: Any = _Target(arch)
-    sources = [probe.source(target) for probe in probes]
-    with ThreadPoolExecutor() as pool:
-        for done in [pool.submit(nvrtc.compile_kernel, source) for source in sources]:
-            done.exception()
+    nvrtc.compile_side_by_side(probe.source(target) for probe in probes)
 
 
 def _in_process(each: Microbenchmark) -> tuple[list[Reading], str | None]:

@@ -192,7 +192,7 @@ def _import(store: Store, path: Path, overwrite: bool, json: bool) -> None:
     added = store.add_imported(rows, overwrite=overwrite)
     lookup.forget()
     unknown = sorted(name for name, known in _known_gpus(rows).items() if not known)
-    said = f"{added} of {len(rows)} winners imported; the others are known here already"
+    said = f"{added} of {len(rows)} winners imported" + ("; the others are known here already" * (added < len(rows)))
     if unknown:
         said += f"; those of {', '.join(unknown)}, which tilewright does not know, serve on such a GPU alone"
     _say(store, {"imported": added, "of": len(rows), "unknown_gpus": unknown}, said, json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from tilewright import measure, nvrtc
@@ -28,8 +27,11 @@ class Bench(Protocol):
         """Make operands, and whatever the plans need that takes long. Returns what L2 holds of them."""
         ...
 
-    def check(self, name: str, plan: Plan) -> Report:
-        """Run a candidate on poisoned output and hold it against the reference; it is then ready to be timed."""
+    def check(self, name: str, plan: Plan, ran: Callable[[], None]) -> Report:
+        """Run a candidate on poisoned output and hold it against the reference; it is then ready to be timed.
+
+        ``ran`` is called when the candidate has ended and only the reference is still to be computed.
+        """
         ...
 
     def measure(self, names: Sequence[str], schedule: measure.Schedule, told: Told) -> measure.Measurement:
@@ -95,26 +97,28 @@ class KernelBench:
         """Compile side by side, which the cache remembers; what does not compile is told by ``check``."""
         self._rivals, self._sets, self._read = {}, (), []  # the memory of the last problem first
         if self._backend.name == "cuda":
-            sources = [source_for(self._backend, kernel_of(plan), plan) for plan in plans]
-            with ThreadPoolExecutor() as pool:
-                for done in [pool.submit(nvrtc.compile_kernel, source) for source in sources]:
-                    done.exception()
+            nvrtc.compile_side_by_side(source_for(self._backend, kernel_of(plan), plan) for plan in plans)
         rotation = measure.rotation(problem.bytes_moved, self._l2_bytes)
         self._sets = operand_sets(self._backend, problem, rotation.sets, seed=seed)
         download = self._backend.download
         self._read = [(download(each.a), download(each.b)) for each in self._sets[:CHECKED_SETS]]
         return rotation.label
 
-    def check(self, name: str, plan: Plan) -> Report:
+    def check(self, name: str, plan: Plan, ran: Callable[[], None]) -> Report:
         """On the first operand sets, each with a C full of NaN; the worst report. Raises as ``run.prepare`` does."""
         rival = kernel_rival(self._backend, kernel_of(plan), plan, self._sets, name)
-        reports = []
-        for launch, operands, (a, b) in zip(rival.launches, self._sets, self._read, strict=False):
+        results = []
+        for launch, operands, _ in zip(rival.launches, self._sets, self._read, strict=False):
             self._backend.poison(operands.c)
             launch(None)  # on the backend's own stream
-            reports.append(verify(self._backend.download(operands.c), a, b, dtype=plan.dtype, device=self._device))
+            results.append(self._backend.download(operands.c))
             if not self._backend.padding_intact(operands.c):
                 raise VerifyError("the padding between the rows of C was overwritten")
+        ran()
+        reports = [
+            verify(c, a, b, dtype=plan.dtype, device=self._device)
+            for c, (a, b) in zip(results, self._read, strict=True)
+        ]
         self._rivals[name] = rival
         return max(reports, key=lambda report: (not report.ok, report.max_error_over_bound))
 

@@ -1,7 +1,7 @@
 """``python -m tilewright.tune.child``: runs candidates for a ``measurer.Measurer``, and may hang or crash.
 
 A line of standard input is a request, a JSON object with ``do``; it is answered by one with ``answer``. Lines with
-``at`` say before that which candidate is about to run.
+``at`` say before that which candidate is about to run, and one with ``ran`` that what follows is no fault of its.
 """
 
 from __future__ import annotations
@@ -35,26 +35,28 @@ def serve(make: Callable[[], Bench], requests: IO[str], answers: IO[str]) -> int
         return 0
     for line in requests:
         asked = json.loads(line)
-        answer, usable = _answer(bench, asked, lambda name: tell({"at": name}))
+        answer, usable = _answer(bench, asked, tell)
         tell({"answer": answer})
         if not usable:
             return 0
     return 0
 
 
-def _answer(bench: Bench, asked: Mapping[str, Any], told: Callable[[str], None]) -> tuple[Answer, bool]:
+def _answer(bench: Bench, asked: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> tuple[Answer, bool]:
     """What is answered, and whether this process can go on."""
     try:
         if asked["do"] == "pose":
             plans = [Plan.from_dict(plan) for plan in asked["plans"]]
             return {"l2": bench.pose(Problem.from_dict(asked["problem"]), plans, asked["seed"])}, True
         if asked["do"] == "check":
-            report = bench.check(asked["name"], Plan.from_dict(asked["plan"]))
+            name = asked["name"]
+            report = bench.check(name, Plan.from_dict(asked["plan"]), lambda: tell({"at": name, "ran": True}))
             if not report.ok:
                 return {"verdict": "wrong", "reason": str(report)}, True
             return {"error_over_bound": report.max_error_over_bound}, True
         names = asked["names"]
-        return figures(bench.measure(names, Schedule(**asked["schedule"]), told), names), True
+        found = bench.measure(names, Schedule(**asked["schedule"]), lambda name: tell({"at": name}))
+        return figures(found, names), True
     except VerifyError as error:
         return {"verdict": "wrong", "reason": str(error)}, True
     except (CompileError, UsageError) as error:

@@ -57,7 +57,12 @@ def forget() -> None:
 
 def _table(db: Path | None) -> Mapping[Key, Mapping[str, Any]]:
     if db not in _tables:
-        _tables[db] = {row.key: row.best.plan for row in Store(db).rows() if row.best is not None}
+        try:
+            rows = Store(db).rows()
+        except UsageError as error:  # that of a later version: no reason not to multiply
+            warnings.warn(str(error), stacklevel=4)
+            rows = []
+        _tables[db] = {row.key: row.best.plan for row in rows if row.best is not None}
     return _tables[db]
 
 

@@ -17,7 +17,7 @@ from tilewright.measure import Schedule
 from tilewright.problem import Problem
 
 CHILD = (sys.executable, "-m", "tilewright.tune.child")
-POSE_S = 240.0  # to start a process, compile all candidates and make operands of the largest size
+POSE_S = 240.0  # to start a process, compile all candidates, make operands, or compute a reference, of the largest size
 
 Plans = Mapping[str, Mapping[str, Any]]
 
@@ -48,7 +48,8 @@ class _Lost(Exception):
 class Measurer:
     """Checks and times candidates in a child process, a new one after each that hung or crashed.
 
-    ``limit_s`` is the longest that a candidate's check, or one of its slots, may take in seconds. Close it at the end.
+    ``limit_s`` is the longest that a candidate may take in its check, the reference apart, or in one of its slots, in
+    seconds. Close it at the end.
     """
 
     def __init__(self, limit_s: float, command: Sequence[str] = CHILD, pose_s: float = POSE_S) -> None:
@@ -147,14 +148,14 @@ class Measurer:
         """The child's answer, with the candidate that it was ``at`` last. Raises ``_Lost``, and it is gone."""
         child = self._child or self._start()
         child.send(request)
-        name = None
+        name, patience_s = None, limit_s
         try:
-            while "answer" not in (line := child.receive(limit_s)):
-                name = line["at"]
+            while "answer" not in (line := child.receive(patience_s)):
+                name, patience_s = line["at"], self._pose_s if "ran" in line else limit_s
                 at(name)
         except Silent:
             self.close()
-            raise _Lost("hung", f"it did not end within {limit_s:g} s", name) from None
+            raise _Lost("hung", f"it did not end within {patience_s:g} s", name) from None
         except Ended as ended:
             said = self._last_words()
             self.close()
