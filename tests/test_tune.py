@@ -188,9 +188,9 @@ def test_long_slots_are_for_what_the_power_limit_holds_back() -> None:
 
 def test_time_left() -> None:
     assert time_left(5.0, 0.05, 10) == ""
-    assert time_left(20.0, 2.0, 10) == ", about 80 s left"
-    assert time_left(100.0, 1.0, 11) == ", about 17 min left"
-    assert time_left(3600.0, 1.0, 3) == ", about 2.0 h left"
+    assert time_left(20.0, 2.0, 10) == "about 80 s left, "
+    assert time_left(100.0, 1.0, 11) == "about 17 min left, "
+    assert time_left(3600.0, 1.0, 3) == "about 2.0 h left, "
 
 
 # ---- shapes ----------------------------------------------------------------------------------------------------------

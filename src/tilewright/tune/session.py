@@ -151,7 +151,7 @@ def _told(progress: Progress, number: int, count: int, name: str, begin: float) 
         furthest = max(furthest, share)  # after a child was lost some is done again, and a bar does not go back
         done = number + furthest
         left = time_left(time.monotonic() - begin, done, count)
-        progress(done, count, f"{name}: {doing}{left}")
+        progress(done, count, f"{left}{name}: {doing}")
 
     return told
 
@@ -162,4 +162,4 @@ def time_left(elapsed_s: float, done: float, count: int) -> str:
         return ""
     left = elapsed_s * (count - done) / done
     shown = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
-    return f", about {shown} left"
+    return f"about {shown} left, "
