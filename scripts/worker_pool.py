@@ -11,14 +11,13 @@ One that exits with another status is a mistake of the program, and ends everyth
 
 from __future__ import annotations
 
-import json
 import queue
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
+
+from tilewright.line_process import Ended, LineProcess, Silent
 
 Answer = dict[str, Any]
 
@@ -124,55 +123,30 @@ class Pool:
         self._processes.discard(process)
 
 
-class _Process:
+class _Process(LineProcess):
     """One worker."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._lines: queue.Queue[str | None] = queue.Queue()
+        super().__init__(command)
         self._fresh = True
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
 
     def answers(self, tasks: Sequence[str], first_s: float, next_s: float) -> Iterator[Answer | str]:
         """An answer for each task; fewer when it exits, and before the end the reason when it was lost."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(list(tasks)) + "\n")
-            self._process.stdin.flush()
+        self.send(list(tasks))
         patience = first_s
         for _ in tasks:
             try:
-                line = self._lines.get(timeout=patience)
-            except queue.Empty:
+                answer = self.receive(patience)
+            except Silent:
                 yield f"no answer within {patience:g} s"
                 return
-            if line is None or not line.endswith("\n"):  # it has ended, perhaps in the middle of an answer
-                status = self._process.wait()
-                if status > 0 or (status == 0 and self._fresh):
-                    raise RuntimeError(f"a worker ended with status {status}" + " and no answer" * self._fresh)
-                if status < 0:
-                    yield f"its process was ended by signal {-status}"
+            except Ended as ended:
+                if ended.status > 0 or (ended.status == 0 and self._fresh):
+                    status = f"a worker ended with status {ended.status}"
+                    raise RuntimeError(status + " and no answer" * self._fresh) from None
+                if ended.status < 0:
+                    yield str(ended)
                 return
             self._fresh = False
-            yield json.loads(line)
+            yield answer
             patience = next_s
-
-    def kill(self) -> None:
-        """Stop it; whoever waits for an answer learns that."""
-        self._process.kill()
-
-    def end(self) -> None:
-        """Stop it and wait for that."""
-        self.kill()
-        self._process.wait()
-        self._reader.join()
-        for stream in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                stream.close()  # type: ignore[union-attr]

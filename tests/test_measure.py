@@ -17,6 +17,7 @@ from tilewright.measure import (
     AGAIN,
     SUSTAINED,
     Launch,
+    Measurement,
     Rival,
     Schedule,
     Slot,
@@ -103,6 +104,22 @@ def test_ratios_are_of_one_round_and_so_survive_a_slowing_clock() -> None:
     inverse = result.ratio("base", "twice as fast")
     assert inverse is not None
     assert inverse.median == pytest.approx(0.5, rel=0.02)
+
+
+def test_rounds_are_left_out_once_there_are_enough() -> None:
+    asked: list[int] = []
+
+    def enough(found: Measurement) -> bool:
+        asked.append(len(found.rounds))
+        return len(found.rounds) == 3
+
+    states = iter([Snapshot(power_w=float(number)) for number in range(1000)])
+    result = measure([costs("base", 10)], FakeTimer(), schedule=QUICK, enough=enough, snapshot=lambda: next(states))
+    assert asked == [1, 2, 3]
+    assert len(result.rounds) == 3
+    assert result.timings["base"].samples_us == [time for each in result.rounds for time in each.values()] != []
+    assert result.after.power_w is not None
+    assert result.after.power_w > len(result.timings["base"].snapshots), "read at the end"
 
 
 def test_tflops_and_conditions() -> None:

@@ -220,13 +220,15 @@ def measure(
     schedule: Schedule | None = None,
     snapshot: Callable[[], Snapshot] = Snapshot,
     progress: Callable[[str, int, int], None] | None = None,
+    enough: Callable[[Measurement], bool] | None = None,
 ) -> Measurement:
     """Time ``rivals`` against each other.
 
     ``baseline`` names the rival that ratios and the noise band refer to (default: the first). ``snapshot`` reads the
-    GPU's state. ``progress(name, slot, slots)`` is called before each slot. A rival that raises is left out of later
-    rounds and says so in ``Timing.error``; the others go on. Raises ``UsageError`` for no rivals, two of one name,
-    one whose name ends as the baseline's second slot does, or an unknown baseline.
+    GPU's state. ``progress(name, slot, slots)`` is called before each slot. ``enough`` is asked after each round
+    whether the schedule's other rounds may be left out. A rival that raises is left out of later rounds and says so in
+    ``Timing.error``; the others go on. Raises ``UsageError`` for no rivals, two of one name, one whose name ends as the
+    baseline's second slot does, or an unknown baseline.
     """
     schedule = schedule or Schedule()
     names = [rival.name for rival in rivals]
@@ -241,6 +243,7 @@ def measure(
     if base in ready:
         _warm_up(timer, ready[base], schedule, timings[base])
     rounds: list[dict[str, float]] = []
+    found = Measurement(timings, rounds, base, schedule, before, before)
     for number in range(schedule.rounds):
         order = round_order([*names, base + AGAIN], schedule.seed, number)
         rounds.append({})
@@ -263,7 +266,10 @@ def measure(
             if slot.sm_clock_mhz is not None:
                 timing.clocks_mhz.append(slot.sm_clock_mhz)
             rounds[-1][label] = slot.time_us
-    return Measurement(timings, rounds, base, schedule, before, snapshot())
+        if enough is not None and enough(found):
+            break
+    found.after = snapshot()
+    return found
 
 
 def _make_ready(rival: Rival, timer: Timer, schedule: Schedule, timing: Timing) -> tuple[Any, int, int] | None:

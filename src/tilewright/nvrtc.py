@@ -16,6 +16,8 @@ import re
 import threading
 import time
 import warnings
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -107,6 +109,13 @@ def compile_kernel(source: KernelSource) -> Compiled:
                 _memory.pop(next(iter(_memory)))
             _memory[key] = replace(compiled, cached=True)
     return compiled
+
+
+def compile_side_by_side(sources: Iterable[KernelSource]) -> None:
+    """Compile kernels into the cache. What does not compile is told by ``compile_kernel``, to who asks for it."""
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(compile_kernel, source) for source in sources]:
+            done.exception()
 
 
 def forget() -> None:

@@ -109,18 +109,22 @@ def cache_dir() -> Path:
     home at all) or is not to be trusted, a temporary folder that goes with this process, after one warning: a cache
     is never a reason to fail.
     """
-    wanted = CACHE_DIR.value()
-    if wanted is None:
-        wanted = platformdirs.user_cache_path("tilewright")
-        if not wanted.is_absolute():  # "~" stays unexpanded for a user without a home: never write into the cwd
-            return fallback_dir(str(wanted), "there is no home folder")
-    path = wanted.absolute()
+    path = wanted_cache_dir()
+    if path is None:
+        return fallback_dir(str(platformdirs.user_cache_path("tilewright")), "there is no home folder")
     if path not in _usable:
         problem = _why_unusable(path)
         if problem is not None:
             return fallback_dir(str(path), problem)
         _usable.add(path)
     return path
+
+
+def wanted_cache_dir() -> Path | None:
+    """The folder that ``cache_dir`` would take, whether it can be written or not; None without a home."""
+    wanted = CACHE_DIR.value() or platformdirs.user_cache_path("tilewright")
+    # "~" stays unexpanded for a user without a home: never write into the cwd
+    return wanted.absolute() if wanted.is_absolute() or CACHE_DIR.value() else None
 
 
 _usable: set[Path] = set()  # folders found writable by this process; asked once, since every compile asks for one

@@ -8,9 +8,11 @@ instruction means (``cuda/host``). Everything else (``cuda/tw``) is portable and
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -52,6 +54,16 @@ def flatten(path: Path, target: Target, header: str) -> str:
     if target == "host":
         out += ['#line 1 "export"', f"TW_EXPORT({ENTRY})"]
     return "\n".join(out) + "\n"
+
+
+@cache
+def kernels_digest() -> str:
+    """The text of all kernels as a GPU's compiler sees it, in 16 hex digits of its SHA-256: which kernels these are."""
+    found = hashlib.sha256()
+    folders = (CUDA_ROOT / name for name in ("rungs", "branches", "tw", "gpu"))
+    for path in sorted(path for folder in folders for path in folder.rglob("*.cu*")):
+        found.update(f"{_label(path)}\0{path.read_text(encoding='utf-8')}\0".encode())
+    return found.hexdigest()[:16]
 
 
 def _inline(path: Path, dirs: tuple[Path, Path], seen: set[Path]) -> Iterator[str]:

@@ -112,6 +112,10 @@ class EmulatorBackend:
         memory = GuardedMemory(self.runtime, unplaced.span * dtype.itemsize)
         return replace(unplaced, pointer=memory.address, owner=memory)
 
+    def poison(self, matrix: Matrix) -> None:
+        """Fill a matrix and the padding between its lines with NaN again."""
+        ctypes.memset(matrix.pointer, POISON, matrix.span * matrix.dtype.itemsize)
+
     def download(self, matrix: Matrix) -> np.ndarray[Any, Any]:
         """Copy a matrix out as ``(rows, cols)``."""
         return _elements(matrix).copy()

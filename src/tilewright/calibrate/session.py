@@ -8,7 +8,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -139,10 +138,8 @@ class _Target:
 def compile_all(probes: Sequence[Probe], arch: str) -> None:
     """Compile them side by side into the cache, each once. What does not compile is told by who runs it."""
     target: Any = _Target(arch)
-    sources = {source.text: source for probe in probes for source in [probe.source(target)]}.values()
-    with ThreadPoolExecutor() as pool:
-        for done in [pool.submit(nvrtc.compile_kernel, source) for source in sources]:
-            done.exception()
+    texts = {source.text: source for probe in probes for source in [probe.source(target)]}
+    nvrtc.compile_side_by_side(texts.values())
 
 
 def _in_process(each: Microbenchmark) -> tuple[list[Reading], str | None]:

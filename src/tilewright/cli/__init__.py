@@ -1,4 +1,4 @@
-"""The command line: ``tilewright climb | plan | calibrate | verify | source | diff | doctor | cache``.
+"""The command line: ``tilewright climb | plan | calibrate | tune | verify | source | diff | doctor | cache``.
 
 Data goes to stdout, talk to stderr. Exit codes: 0 ok, 1 a check failed, 2 the request makes no sense, 3 a device or
 compiler is missing, 130 interrupted.

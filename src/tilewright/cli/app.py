@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from tilewright import __version__
-from tilewright.cli import abandon_stdout, cache, calibrate, climb, doctor, output, plan, source, verify
+from tilewright.cli import abandon_stdout, cache, calibrate, climb, doctor, output, plan, source, tune, verify
 from tilewright.errors import TilewrightError
 
 
@@ -73,6 +73,7 @@ def root(
 app.command("climb")(climb.climb)
 app.command("plan", cls=plan.PlanCommand)(plan.plan)
 app.command("calibrate")(calibrate.calibrate)
+app.command("tune")(tune.tune)
 app.command("verify")(verify.verify)
 app.command("source")(source.source)
 app.command("diff")(source.diff)

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-ProgressCallback = Callable[[int, int, str], None]  # steps done, steps in all, what is being done
+ProgressCallback = Callable[[float, int, str], None]  # steps done, steps in all, what is being done
 
 
 def stdout() -> Console:
@@ -85,7 +85,7 @@ def progress() -> Iterator[ProgressCallback]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
 
-        def report(done: int, total: int, label: str) -> None:
+        def report(done: float, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=label)
 
         yield report
