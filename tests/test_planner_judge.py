@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import tilewright
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
+from tilewright.plan_branch import BranchPlan
 from tilewright.plan_tensor import TensorPlan
 from tilewright.planner import constraints
 from tilewright.planner.judgement import Finding, Judgement
@@ -78,9 +79,12 @@ def test_any_choice(
         assert (own.consumers, own.schedule) == (judgement.consumers, judgement.schedule)
         assert stages in (None, own.stages)
         assert consumers in (None, own.consumers)
-        assert own.accumulator_registers_per_thread == by_name["accumulators"].value
         assert own.operand_traffic_bytes_multicast == by_name["operand traffic"].value
-        assert isinstance(own.plan, TensorPlan)
+        if own.family == "wgmma":
+            assert own.accumulator_registers_per_thread == by_name["accumulators"].value
+            assert isinstance(own.plan, TensorPlan)
+        else:
+            assert isinstance(own.plan, BranchPlan)
         assert all((judgement.gain(each) or 0) > 1 for each in judgement.better)
     assert Judgement.from_dict(json.loads(json.dumps(judgement.to_dict()))) == judgement
 
@@ -131,7 +135,8 @@ def test_other_stages_have_another_time() -> None:
         assert judgement.candidate.stages == stages
         assert judgement.candidate.shared_bytes <= H200.shared_bytes_per_block
         times[stages] = time_us(judgement.candidate, "sustained")
-    assert times[2] >= times[3] >= times[4]
+    known = 1.001  # the clock that the power limit leaves is known to 1 MHz
+    assert times[2] * known >= times[3] >= times[4] / known
     five = judged(*CUBE, tile=(128, 256, 64), stages=5)
     assert not five.fits
     assert found(five)["stages"].sentence.endswith("5 asked for")
