@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.plan_base import Plan
+from tilewright.plan_branch import NO_RUNG
 from tilewright.planner.calibration import Calibration
-from tilewright.planner.family import families, priced
+from tilewright.planner.family import Family, families, priced
 from tilewright.planner.plan import machine_of
 from tilewright.problem import Problem
 from tilewright.results import Record, load
@@ -69,19 +70,19 @@ def points(records: Iterable[Record], calibration: Calibration | None = None) ->
         label = candidate.label if record.what == "kernel" else f"{record.name}: {candidate.label}"
         layouts = f"{problem.a_layout[0]}{problem.b_layout[0]}"
         name = f"{problem.m}x{problem.n}x{problem.k} {problem.dtype} {layouts}"
-        number = int(record.plan["rung"])
+        number = int(record.plan.get("rung", NO_RUNG))
         median = float(record.time_us["median"])
         found.append(Point(candidate.family, number, name, label, median, time.sustained, time.low, time.high))
     return found
 
 
 def fitted(records: Sequence[Record], calibration: Calibration) -> Calibration:
-    """The calibration with each family's residuals fitted to the plans it chooses among, those of its last rung.
+    """The calibration with each family's residuals fitted to the plans it chooses among, its last rung or branch.
 
     Each in turn, twice, from 0.5 to 4, to the least mean absolute error; one that gains less than 0.05% is left out.
     """
     for family in families():
-        some = [each for each in records if each.rung == max(family.rungs)]
+        some = [each for each in records if _chosen(family, each)]
 
         def error(tried: Calibration, some: Sequence[Record] = some) -> float:
             return mape(points(some, tried))
@@ -102,6 +103,13 @@ def fitted(records: Sequence[Record], calibration: Calibration) -> Calibration:
                 best = min((each for each in factors if each >= 0.5), key=lambda each: error(with_factor(each)))
             calibration = with_factor(best) if error(with_factor(best)) < error(without) - 0.05 else without
     return calibration
+
+
+def _chosen(family: Family, record: Record) -> bool:
+    """Whether the record is of a plan among which the family chooses."""
+    assert record.plan is not None
+    plan = Plan.from_dict(record.plan)
+    return family.prices(plan) and plan.rung == max(family.rungs, default=plan.rung)
 
 
 def mape(some: Sequence[Point]) -> float:

@@ -57,6 +57,7 @@ PLANNING_KEYS = {
     "sms",
     "clock_mhz",
     "other_clock_mhz",
+    "pdl",
 }
 TERMS = ("launch", "first_load", "tensor", "shared_port", "l2", "hbm", "issue", "main_loop", "epilogue")
 

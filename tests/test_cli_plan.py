@@ -239,7 +239,7 @@ def test_a_tile_is_judged_as_it_was_asked(judged: list[dict[str, Any]], tmp_path
     assert Structure(path.read_text()).has("fits: 108.0 us sustained")
     assert json.loads(run(*question, "--tile", "64x64x64", "--json").stdout) == judgement().to_dict()
     first, second, third = judged
-    common = {"problem": first["problem"], "gpu": "h200", "sms": None, "calibration": None}
+    common = {"problem": first["problem"], "gpu": "h200", "sms": None, "pdl": False, "calibration": None}
     assert first == {**common, "tile": (128, 256, 64), "clock": "sustained"}
     chosen = {"stages": 4, "cluster": (2, 1), "schedule": "pingpong", "consumers": 2}
     assert second == {**common, "tile": (128, 192, 64), "clock": "burst", **chosen}

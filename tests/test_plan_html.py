@@ -16,7 +16,9 @@ from tilewright.planner.judgement import Finding
 from tilewright.planner.why import why
 from tilewright.problem import Problem
 from tilewright.report.plan_html import page, planning_html
+from tilewright.report.plan_words import explained
 
+FACTS = {name for name, _ in explained(planning().pick, ())}  # a reason of such a name stands in for it
 NASTY = "<script>alert('x')</script> & \"quoted\""
 
 
@@ -45,7 +47,7 @@ def told_reason(text: str) -> Finding:
     return Finding(text, True, 1, 2, "B", text, "the guide")
 
 
-@given(st.text() | st.just(NASTY))
+@given((st.text() | st.just(NASTY)).filter(lambda text: text not in FACTS))
 def test_what_comes_from_outside_is_escaped(text: str) -> None:
     asked = planning()
     first = replace(asked.pick, family=text)

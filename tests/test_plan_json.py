@@ -122,7 +122,7 @@ def test_a_comparison_comes_back_from_its_json() -> None:
         ({"tile": "128x256x64"}, "candidate field 'tile'"),
         ({"stages": 4.5}, "candidate field 'stages' is 4.5; a whole number is possible"),
         ({"stages": True}, "candidate field 'stages' is True"),
-        ({"schedule": "turns"}, "'schedule' is 'turns'; cooperative, pingpong, simt are possible"),
+        ({"schedule": "turns"}, "'schedule' is 'turns'; cooperative, pingpong, simt, gemv, mma are possible"),
         ({"raster": {"group": 1, "along": "k"}}, "raster field 'along' is 'k'; m, n are possible"),
         ({"raster": 8}, "a raster is 8"),
         ({"swap_ab": 1}, "'swap_ab' is 1; true and false are possible"),

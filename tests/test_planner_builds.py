@@ -10,8 +10,10 @@ import random
 import pytest
 
 import tilewright
-from tilewright import ladder, nvrtc
+from tilewright import branches, ladder, nvrtc
+from tilewright.plan_branch import BranchPlan
 from tilewright.planner.candidate import Candidate
+from tilewright.planner.family import families
 
 pytestmark = pytest.mark.skipif(not nvrtc.available(), reason="cuda-core or NVRTC is not installed")
 
@@ -23,6 +25,8 @@ QUESTIONS = (
     ((8192, 8192, 512), {"layout": "cr", "dtype": "fp16"}),
     ((300, 5000, 777), {"layout": "rc"}),  # lines that TMA cannot read
     ((1024, 1024, 1024), {"dtype": "fp32"}),
+    ((2, 4096, 4096), {"layout": "rc", "pdl": True}),
+    ((8, 4096, 4096), {"layout": "rc"}),
 )
 
 
@@ -30,22 +34,23 @@ def sample() -> list[Candidate]:
     rng = random.Random(4)
     found = []
     for shape, more in QUESTIONS:
-        ranked = tilewright.plan(*shape, gpu="h200", **more).ranked  # type: ignore[arg-type]
+        ranked = tilewright.plan(*shape, gpu="h200", **more).ranked
         found += [ranked[0], *rng.sample(list(ranked[1:]), min(SAMPLED, len(ranked) - 1))]
     return found
 
 
 def test_the_sample_is_of_every_family() -> None:
     kinds = sample()
-    assert {each.family for each in kinds} == {"wgmma", "mma_sync", "simt"}
+    assert {each.family for each in kinds} == {each.name for each in families()}
     assert len({(each.family, each.label, each.plan) for each in kinds}) == len(kinds) > 20
 
 
 @pytest.mark.parametrize("candidate", sample(), ids=lambda each: f"{each.family} {each.label}")
 def test_a_candidate_compiles_without_a_warning(candidate: Candidate) -> None:
     assert candidate.plan is not None
-    rung = ladder.rung(candidate.plan.rung)
-    report = nvrtc.compile_kernel(rung.source(candidate.plan, "gpu", "sm_90a")).report
+    plan = candidate.plan
+    file = branches.kernel(plan.branch, plan.kernel) if isinstance(plan, BranchPlan) else ladder.rung(plan.rung)
+    report = nvrtc.compile_kernel(file.source(plan, "gpu", "sm_90a")).report
     assert not report.warnings
     assert report.registers is not None
     assert 0 < report.registers <= 255

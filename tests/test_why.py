@@ -11,8 +11,8 @@ from plan_cases import TERMS, candidate, planning, tensor_plan
 
 import tilewright
 from tilewright.errors import UsageError
-from tilewright.planner.candidate import Predicted
-from tilewright.planner.why import INSIDE, REST, find, time_us, why
+from tilewright.planner.candidate import INSIDE, Predicted
+from tilewright.planner.why import REST, find, time_us, why
 from tilewright.problem import Problem
 
 PROBLEM = Problem(4096, 4096, 4096, "bf16", b_layout="column")

@@ -55,6 +55,11 @@ class BranchPlan(Plan):
         """The branch and the kernel: ``decode gemv``."""
         return f"{self.branch} {self.kernel}"
 
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """Words that tell plans of the same tile apart where stages and clusters do not; none where these do."""
+        return ()
+
     def follows(self) -> Mapping[str, int]:
         """The fields that are not given, by name, from those that are. Only types have been checked."""
         return {}

@@ -39,6 +39,7 @@ class DecodePlan(BranchPlan):
     """
 
     branch: ClassVar[str] = "decode"
+    most_tokens: ClassVar[int]
 
     bm: int = field(init=False)
     bn: int = field(init=False)
@@ -86,6 +87,12 @@ class DecodePlan(BranchPlan):
     def counted(self) -> Dim3:
         """One tile over most of K."""
         return self.bm, self.bn, COUNTED_DEPTH
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """Warps along K, what a warp has of its own, and blocks that share an SM."""
+        own = (f"{name.lower()}{value}" for name, value in self.own_constants().items())
+        return (f"wk{self.wk}", *own, f"{self.blocks_per_sm}/SM")
 
     def constants(self) -> Mapping[str, int | bool]:
         """What the kernels read as ``plan::NAME``, in the order of the header."""

@@ -91,6 +91,12 @@ def plan(
         Literal["sustained", "burst"],
         typer.Option("--clock", help="Rank by times under sustained load, or in a short burst on a cool card."),
     ] = "sustained",
+    pdl: Annotated[
+        bool,
+        typer.Option(
+            "--pdl", help="Start under the kernel before (programmatic dependent launch), which must not write B."
+        ),
+    ] = False,
     calibration: Annotated[
         Path | None, typer.Option("--calibration", help="Constants of a GPU, from `tilewright calibrate --out FILE`.")
     ] = None,
@@ -132,7 +138,7 @@ def plan(
     given = {"--stages": stages, "--cluster": cluster, "--consumers": consumers, "--schedule": schedule}
     if top < 1:
         raise UsageError(f"--top is {top}; at least 1 candidate is shown")
-    on: dict[str, Any] = {"gpu": gpu, "sms": sms, "clock": clock, "calibration": _calibration(calibration)}
+    on: dict[str, Any] = {"gpu": gpu, "sms": sms, "clock": clock, "pdl": pdl, "calibration": _calibration(calibration)}
     if tile is None:
         for name, value in given.items():
             if value is not None:

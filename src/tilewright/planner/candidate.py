@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from tilewright.plan_base import Plan
+from tilewright.plan_branch import BranchPlan
 from tilewright.plan_simt import SimtPlan
 from tilewright.plan_tensor import TensorPlan
 from tilewright.planner.reading import (
@@ -24,7 +25,9 @@ from tilewright.planner.reading import (
     wholes,
 )
 
-Schedule = Literal["cooperative", "pingpong", "simt"]
+Schedule = Literal["cooperative", "pingpong", "simt", "gemv", "mma"]
+INSIDE = ("tensor", "shared_port", "l2", "hbm", "issue")
+"""The terms of which the main loop is made, wave by wave: it is their largest, or longer where others come near it."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class Candidate:
         It says how warps are laid over a tile that they share, or else how many warpgroups multiply where not 2 do.
         """
         bm, bn, bk = self.tile
+        if isinstance(self.plan, BranchPlan) and self.plan.traits:
+            return " ".join([f"{bm}x{bn}x{bk}", self.schedule, *self.plan.traits])
         words = [f"{bm}x{bn}x{bk}", f"s{self.stages}", f"{self.cluster[0]}x{self.cluster[1]}", self.schedule]
         if isinstance(self.plan, SimtPlan | TensorPlan) and self.plan.warps_m:
             words.append(f"w{self.plan.warps_m}x{self.plan.warps_n}")

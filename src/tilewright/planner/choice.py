@@ -11,11 +11,13 @@ import numpy as np
 from tilewright import roofline
 from tilewright.dtypes import FP32
 from tilewright.errors import UsageError
+from tilewright.plan_base import Plan
+from tilewright.plan_branch import BranchPlan
 from tilewright.plan_space import MOST_STAGES, TEAMS
 from tilewright.plan_tensor import LAST, TensorPlan
 from tilewright.planner import constraints
 from tilewright.planner.candidate import Candidate, Schedule
-from tilewright.planner.family import families, priced
+from tilewright.planner.family import families, family_of, priced
 from tilewright.planner.judgement import Finding
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Planning
@@ -35,8 +37,8 @@ class Choice:
     """A tile and the team that computes it, whether a kernel can have it or not.
 
     ``registers`` are those of a loading and of a multiplying thread; the epilogue has ``slabs`` a consumer, 64 rows by
-    ``columns`` each. ``other`` is the kernel that another family has of the tile for a problem that the main kernel
-    refuses: then team, registers and slabs mean nothing.
+    ``columns`` each. ``other`` is the kernel that another family has of a tile that the main kernel has not, or for a
+    problem that it refuses: then team, registers and slabs mean nothing.
     """
 
     problem: Problem
@@ -110,13 +112,14 @@ def choose(
     may have a kernel all the same: the planner's space has not every multiple of 64 rows.
     """
     refused = _refused(planning.problem) is not None
-    for own in planning.ranked:
+    for rank, own in enumerate(planning.ranked):
         same = (own.tile, own.cluster) == (tile, cluster) and consumers in (None, own.consumers)
         if not same or schedule not in (None, own.schedule):
             continue
         found = own if stages in (None, own.stages) else None
         if own.family != FAMILY:
-            if refused and found is not None:
+            # Of tiles that the main kernel might have it is asked, unless another kernel has the tile as the pick.
+            if found is not None and (refused or rank == 0 or tile[0] % WARPGROUP_ROWS):
                 made = Choice(planning.problem, machine, tile, own.stages, cluster, own.consumers, own.schedule, (0, 0))
                 return replace(made, other=own), own
             continue
@@ -192,8 +195,9 @@ def _findings(choice: Choice) -> Iterator[Finding]:
     constants = machine.calibration
     yield from bandwidths(problem, choice.tile, cluster, machine)
     if choice.other is not None:
-        if problem.dtype != FP32:
+        if problem.dtype != FP32 and _refused(problem) is not None:
             yield replace(constraints.tma_lines(problem), hard=False)  # why it is not the main kernel's
+        yield from of_family(choice.other, problem, machine)
         yield constraints.waves(problem, bm, bn, cluster, choice.places)
         yield constraints.edge_waste(problem, bm, bn)
         yield _kernel(choice)
@@ -218,6 +222,13 @@ def _findings(choice: Choice) -> Iterator[Finding]:
     yield _kernel(choice)
 
 
+def of_family(candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
+    """What the candidate's own family says limits it; nothing of a candidate without a plan."""
+    family = family_of(candidate)
+    if family is not None and candidate.plan is not None:
+        yield from family.findings(candidate, problem, machine)
+
+
 def bandwidths(
     problem: Problem, tile: tuple[int, int, int], cluster: tuple[int, int], machine: Machine
 ) -> Iterator[Finding]:
@@ -240,11 +251,16 @@ def bandwidths(
     yield constraints.hbm_bandwidth(problem, used, roof)
 
 
+def _whose(plan: Plan | None) -> str:
+    if isinstance(plan, BranchPlan):
+        return f"branch {plan.branch}'s"
+    return "its" if plan is None else f"rung {plan.rung}'s"
+
+
 def _kernel(choice: Choice) -> Finding:
     """The verdict of the plan itself, which knows all that a kernel of this project cannot have."""
     if choice.other is not None:
-        rung = "its" if choice.other.plan is None else f"rung {choice.other.plan.rung}'s"
-        said = f"family {choice.other.family} has it, {rung} kernel"
+        said = f"family {choice.other.family} has it, {_whose(choice.other.plan)} kernel"
         return Finding("kernel", True, 1.0, 1, "kernels", said, "tilewright.planner.families")
     refusal = choice.refusal
     said = refusal or f"rung {LAST} has a kernel of it"

@@ -196,9 +196,9 @@ def instruction(bm: int, bn: int, consumers: int, schedule: str) -> Finding:
 # ---- TMA
 
 
-def tma_lines(problem: Problem) -> Finding:
-    """Whether TMA can step from line to line of A, B and C."""
-    pitches = _pitches(problem)
+def tma_lines(problem: Problem, operands: str = "ABC") -> Finding:
+    """Whether TMA can step from line to line of A, B and C, or of those ``operands`` that a kernel moves by it."""
+    pitches = {name: pitch for name, pitch in _pitches(problem).items() if name in operands}
     name = max(pitches, key=lambda each: (pitches[each] % 16 != 0, pitches[each] >= LARGEST_PITCH, pitches[each]))
     pitch = pitches[name]
     said = f"ld{name.lower()} makes lines of {name} {number(pitch)} B apart; TMA steps multiples of 16 B below 2^40"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -18,6 +18,7 @@ from typing import Any
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
 from tilewright.planner.candidate import Candidate, Predicted
+from tilewright.planner.judgement import Finding
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Clock
 from tilewright.planner.raster import Floats, Ints
@@ -58,10 +59,10 @@ class Offer:
 
 
 class Family(ABC):
-    """One kind of kernel. ``name`` is what a candidate's ``family`` says, ``rungs`` whose plans it can price."""
+    """One kind of kernel. ``name`` is what a candidate's ``family`` says, ``rungs`` those of the ladder it prices."""
 
     name: str
-    rungs: Collection[int]
+    rungs: Collection[int] = ()
     residuals: tuple[str, ...] = ()
     """Parts of its model that a calibration may have a fitted factor for (``Calibration.residual``), at most three."""
 
@@ -75,7 +76,15 @@ class Family(ABC):
 
     @abstractmethod
     def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
-        """An offer of one plan of its ``rungs``, as it is, for a problem with elements in C that it can compute."""
+        """An offer of one plan that it ``prices``, as it is, for a problem with elements in C that it can compute."""
+
+    def prices(self, plan: Plan) -> bool:
+        """Whether a plan is one of the family's kernels: of its ``rungs``, where it does not say otherwise."""
+        return plan.rung in self.rungs
+
+    def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
+        """What limits one of its candidates, beyond what holds of any tile; nothing where the family has none."""
+        yield from ()
 
     @abstractmethod
     def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
@@ -99,12 +108,19 @@ def families() -> tuple[Family, ...]:
 
 
 def priced(plan: Plan, problem: Problem, machine: Machine, clock: Clock = "sustained") -> Candidate:
-    """A plan that somebody brings, with its predicted time. Raises ``UsageError`` where no family has its rung."""
+    """A plan that somebody brings, with its predicted time. Raises ``UsageError`` where no family has its kernel."""
     for family in families():
-        if plan.rung in family.rungs:
+        if family.prices(plan):
             return family.priced(plan, problem, machine).candidate(0, clock)
     known = sorted(rung for family in families() for rung in family.rungs)
-    raise UsageError(f"rung {plan.rung} has no model; rungs {', '.join(map(str, known))} have one")
+    raise UsageError(
+        f"a {type(plan).__name__} of rung {plan.rung} has no model; rungs {', '.join(map(str, known))} have one"
+    )
+
+
+def family_of(candidate: Candidate) -> Family | None:
+    """The family that a candidate says it is of; None where none of its name is known."""
+    return next((family for family in families() if family.name == candidate.family), None)
 
 
 @cache

@@ -19,7 +19,7 @@ from tilewright.planner.rank import TIE
 from tilewright.planner.why import time_us
 from tilewright.problem import Problem
 
-SCHEDULES = tuple(each for each in get_args(Schedule) if each != "simt")
+SCHEDULES = tuple(each for each in get_args(Schedule) if each in ("cooperative", "pingpong"))
 LARGEST = 2**16  # of a side of a tile, of stages, of a cluster: far more than any kernel has
 
 
@@ -39,6 +39,7 @@ def judge(
     sms: int | None = None,
     calibration: Calibration | None = None,
     clock: Clock = "sustained",
+    pdl: bool = False,
     lda: int | None = None,
     ldb: int | None = None,
     ldc: int | None = None,
@@ -64,10 +65,10 @@ def judge(
     if type(top) is not int or top < 0:
         raise UsageError(f"top is {top!r}; it must be a whole number, 0 or more")
     planning = plan(
-        m, n, k, dtype=dtype, layout=layout, gpu=gpu, sms=sms, calibration=calibration, clock=clock, lda=lda, ldb=ldb,
-        ldc=ldc, out_dtype=out_dtype, problem=problem,
+        m, n, k, dtype=dtype, layout=layout, gpu=gpu, sms=sms, calibration=calibration, clock=clock, pdl=pdl, lda=lda,
+        ldb=ldb, ldc=ldc, out_dtype=out_dtype, problem=problem,
     )  # fmt: skip
-    machine, _ = machine_of(gpu, sms, calibration)
+    machine, _ = machine_of(gpu, sms, calibration, pdl)
     chosen, candidate = choose(planning, machine, sizes, stages, blocks, consumers, schedule)
     found = findings(chosen)
     return Judgement(
@@ -76,6 +77,7 @@ def judge(
         assumed_gpu=planning.assumed_gpu,
         sms=planning.sms,
         clock=planning.clock,
+        pdl=planning.pdl,
         calibration=planning.calibration,
         tile=sizes,
         stages=chosen.stages,

@@ -60,7 +60,7 @@ class Mistake:
 class Judgement:
     """A tile as somebody chose it, for a problem on a GPU.
 
-    ``gpu``, ``assumed_gpu``, ``sms``, ``clock`` and ``calibration`` are those of ``Planning``. ``stages``,
+    ``gpu``, ``assumed_gpu``, ``sms``, ``clock``, ``pdl`` and ``calibration`` are those of ``Planning``. ``stages``,
     ``consumers`` and ``schedule`` are filled in where they were left to the tool. ``candidate`` is the kernel with its
     predicted time, None where none has this tile; ``better`` are those the planner ranks above it, the best first.
     """
@@ -80,6 +80,7 @@ class Judgement:
     mistakes: tuple[Mistake, ...]
     candidate: Candidate | None
     better: tuple[Candidate, ...]
+    pdl: bool = False
 
     @property
     def fits(self) -> bool:
@@ -154,6 +155,7 @@ _READERS: dict[str, Reader] = {
     "assumed_gpu": flag,
     "sms": counted,
     "clock": choice(*get_args(Clock)),
+    "pdl": flag,
     "calibration": text,
     "tile": wholes(3, counted),
     "stages": counted,

@@ -13,11 +13,15 @@ from tilewright.planner.raster import Floats, Ints
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU with its calibration, of which a kernel may use ``sms`` SMs. Rates are of bytes a second."""
+    """A GPU with its calibration, of which a kernel may use ``sms`` SMs. Rates are of bytes a second.
+
+    ``dependent_launch``: kernels that can may start under the one before, which writes no weights.
+    """
 
     gpu: GpuSpec
     calibration: Calibration
     sms: int
+    dependent_launch: bool = False
 
     def places(self, cluster: int) -> int:
         """Clusters of so many blocks that run at the same time, one block an SM."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from tilewright import roofline, roofline_tensor
+from tilewright.plan_branch import BranchPlan
 from tilewright.plan_tensor import SPARE_REGISTERS
 from tilewright.planner import constraints
 from tilewright.planner.candidate import Candidate
@@ -88,11 +89,14 @@ def _rows_beyond_m(choice: Choice, found: Found, own: Candidate | None, planning
     bound = ""
     if hbm is not None and hbm.limit and not hbm.ok:
         bound = f"; at such M HBM sets the time, {number(round(hbm.value / hbm.limit, 1))} times that at the roof"
+    swapped = ""
+    if planning.ranked and isinstance(planning.ranked[0].plan, BranchPlan):
+        swapped = f"; or a kernel whose tile has no more rows: {planning.ranked[0].label}"
     return Mistake(
         "a tall tile for few rows",
         f"M is {m} and the tile has {bm} rows: {1 - m / bm:.0%} of what its tensor cores multiply is empty, "
         "whatever they reach",
-        f"BM = {least:.0f}{bound}",
+        f"BM = {least:.0f}{bound}{swapped}",
     )
 
 

@@ -43,6 +43,9 @@ def one_tile_work(
     b_read = bn * bk * itemsize * (problem.n / (order.tiles_n * bn))
     first = PROLOGUE_CLK + c.tma_latency_hbm_clk + (bm + bn) * bk * itemsize / c.l2_alone_bytes_per_clk
     step = np.maximum(tensor_clk, port_clk)
+    resident = np.minimum(
+        shared_by, -(-(order.tiles_m * order.tiles_n) // machine.sms)
+    )  # blocks that there are for an SM
     return Work(
         order=order,
         cluster=one,
@@ -54,7 +57,8 @@ def one_tile_work(
         port_clk=steps * port_clk,
         port_half_clk=steps * port_clk,
         issue_clk=steps * issue_clk,
-        ring_clk=steps * (c.tma_latency_hbm_clk + step) / (stages * shared_by),
+        ring_clk=steps * (c.tma_latency_hbm_clk + step) / (stages * resident),
+        chain=steps / (np.maximum(stages - 1, 1) * resident),
         own_bytes=steps * (a_read + b_read),
         shared_bytes=np.zeros(len(bm)),
         l2_bytes=steps * (a_read + b_read),

@@ -85,6 +85,7 @@ def persistent_work(
         port_half_clk=k_blocks * (held + c.port_contention * (a_bytes + 2 * b_bytes) / port) / 2,
         issue_clk=np.full(len(bm), float(k_blocks * ISSUE_CLK)),
         ring_clk=k_blocks * (c.tma_latency_hbm_clk + np.maximum(tensor, reads)) / t["stages"],
+        chain=k_blocks / np.maximum(t["stages"] - 1, 1),
         own_bytes=k_blocks * own,
         shared_bytes=k_blocks * (a_read + b_read - own),
         l2_bytes=k_blocks * (a_read / cluster_n + b_read / cluster_m),

@@ -35,6 +35,7 @@ def plan(
     sms: int | None = None,
     calibration: Calibration | None = None,
     clock: Clock = "sustained",
+    pdl: bool = False,
     lda: int | None = None,
     ldb: int | None = None,
     ldc: int | None = None,
@@ -47,6 +48,8 @@ def plan(
     elements and are tight when left out. ``problem`` takes the place of all that describes one. ``gpu`` is a key or a
     name; None is that of ``calibration``, else the GPU that is present where it is known, else an H200 (the answer's
     ``assumed_gpu`` says so).
+    ``pdl``: kernels that can are planned, and their times predicted, as dependent launches (programmatic dependent
+    launch): they start under the kernel before, which must not write B.
     ``sms`` limits the kernel to so many SMs. ``clock`` ranks by the clock that the power limit leaves
     (``"sustained"``), or by that of a cool card (``"burst"``). Times are in microseconds.
 
@@ -55,12 +58,12 @@ def plan(
     """
     try:
         if problem is None:
-            return _planned_sizes(m, n, k, dtype, layout, gpu, sms, calibration, clock, lda, ldb, ldc, out_dtype)
+            return _planned_sizes(m, n, k, dtype, layout, gpu, sms, calibration, clock, pdl, lda, ldb, ldc, out_dtype)
         if not isinstance(problem, Problem):
             raise UsageError(f"problem is a {type(problem).__name__}; it must be a Problem")
         if (m, n, k) != (None, None, None):
             raise UsageError("m, n and k are given beside a problem, which has its own: give one or the other")
-        return _planned(problem, gpu, sms, calibration, clock)
+        return _planned(problem, gpu, sms, calibration, clock, pdl)
     except TypeError as error:
         if "unhashable" not in str(error):
             raise
@@ -80,6 +83,7 @@ def _planned_sizes(
     sms: int | None,
     calibration: Calibration | None,
     clock: Clock,
+    pdl: bool,
     lda: int | None,
     ldb: int | None,
     ldc: int | None,
@@ -94,18 +98,25 @@ def _planned_sizes(
     a, b = LAYOUTS[layout]
     kind = lookup_dtype(dtype)
     problem = Problem(**sizes, dtype=kind, out_dtype=out_dtype, a_layout=a, b_layout=b, lda=lda, ldb=ldb, ldc=ldc)  # type: ignore[arg-type]
-    return _planned(problem, gpu, sms, calibration, clock)
+    return _planned(problem, gpu, sms, calibration, clock, pdl)
 
 
 @lru_cache(maxsize=1024, typed=True)
 def _planned(
-    problem: Problem, gpu: GpuSpec | str | None, sms: int | None, calibration: Calibration | None, clock: Clock
+    problem: Problem,
+    gpu: GpuSpec | str | None,
+    sms: int | None,
+    calibration: Calibration | None,
+    clock: Clock,
+    pdl: bool,
 ) -> Planning:
     if clock not in get_args(Clock):
         raise UsageError(f"clock {clock!r} is not one of {', '.join(get_args(Clock))}")
+    if type(pdl) is not bool:
+        raise UsageError(f"pdl is {pdl!r}; it must be True or False")
     if problem.out_dtype != problem.dtype:
         raise UsageError(f"out_dtype is {problem.out_dtype}; the kernels write what they read, {problem.dtype}")
-    machine, assumed = machine_of(gpu, sms, calibration)
+    machine, assumed = machine_of(gpu, sms, calibration, pdl)
     memory = machine.gpu.memory_bytes
     if memory is not None and problem.bytes_moved > memory:
         raise UsageError(
@@ -126,6 +137,7 @@ def _planned(
         "assumed_gpu": assumed,
         "sms": machine.sms,
         "clock": clock,
+        "pdl": pdl,
         "calibration": machine.calibration.label,
     }
     rejected = chained([*(offer.rejected for offer in offers), refused])
@@ -145,7 +157,9 @@ def _planned(
     )
 
 
-def machine_of(gpu: GpuSpec | str | None, sms: int | None, calibration: Calibration | None) -> tuple[Machine, bool]:
+def machine_of(
+    gpu: GpuSpec | str | None, sms: int | None, calibration: Calibration | None, pdl: bool = False
+) -> tuple[Machine, bool]:
     """What times are predicted on, and whether its GPU was assumed. Raises ``UsageError`` as ``plan`` does."""
     assumed = False
     if gpu is None and calibration is not None and calibration.key in known_gpus():
@@ -168,7 +182,7 @@ def machine_of(gpu: GpuSpec | str | None, sms: int | None, calibration: Calibrat
     most = spec.sm_count if sms is None else sms
     if type(most) is not int or not 1 <= most <= spec.sm_count:
         raise UsageError(f"sms is {sms!r}; {spec.name} has 1 to {spec.sm_count}")
-    return Machine(spec, calibration, most), assumed
+    return Machine(spec, calibration, most, pdl), assumed
 
 
 @cache

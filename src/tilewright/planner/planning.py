@@ -22,9 +22,8 @@ class Planning:
 
     ``gpu`` is a key or name; ``assumed_gpu`` says that nobody named it and none is present. ``sms`` are those that the
     kernel may use. ``clock`` is the state whose times rank, ``clock_mhz`` that of the pick in it, ``other_clock_mhz``
-    that in the other. ``ranked`` are the
-    candidates by predicted time, ``rejected`` those that are no choice, each with its reason;
-    both compare as tuples do.
+    that in the other. ``ranked`` are the candidates by predicted time, ``rejected`` those that are no choice, each with
+    its reason; both compare as tuples do. ``pdl`` says that kernels that can are dependent launches.
     """
 
     problem: Problem
@@ -38,6 +37,7 @@ class Planning:
     calibration: str
     ranked: Sequence[Candidate]
     rejected: Sequence[Candidate]
+    pdl: bool = False
 
     @property
     def other_clock(self) -> Clock:
@@ -98,4 +98,5 @@ _READERS: dict[str, Reader] = {
     "other_clock_mhz": real,
     "regime": choice(*get_args(Regime)),
     "calibration": text,
+    "pdl": flag,
 }

@@ -8,7 +8,7 @@ from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
 from tilewright.planner import constraints
 from tilewright.planner.calibration import Calibration, shipped
-from tilewright.planner.choice import bandwidths
+from tilewright.planner.choice import bandwidths, of_family
 from tilewright.planner.judgement import Finding
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Planning
@@ -29,7 +29,9 @@ def reasons(planning: Planning, calibration: Calibration | None = None) -> tuple
 def _reasons(planning: Planning, constants: Calibration) -> Iterator[Finding]:
     problem, pick, gpu = planning.problem, planning.pick, get_gpu(planning.gpu)
     (bm, bn, bk), cluster, itemsize = pick.tile, pick.cluster, problem.dtype.itemsize
-    yield from bandwidths(problem, pick.tile, cluster, Machine(gpu, constants, planning.sms))
+    machine = Machine(gpu, constants, planning.sms, planning.pdl)
+    yield from bandwidths(problem, pick.tile, cluster, machine)
+    yield from of_family(pick, problem, machine)
     if pick.register_split is not None and pick.plan is not None:
         slabs = pick.plan.shared_parts.get("epilogue slabs", 0)
         yield constraints.stages(bm, bn, bk, itemsize, pick.stages, gpu, slabs)

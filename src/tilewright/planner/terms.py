@@ -1,11 +1,12 @@
 """The model: what each candidate's parts take, wave by wave, and its time at a clock.
 
-    time = launch + first load + sum over waves of max(tensor, shared port, L2, HBM, issue) + exposed epilogue
+    time = launch + first load + sum over waves of max(tensor, shared port, L2 with HBM, issue) + exposed epilogue
 
 Of one SM, in clocks, are what its tensor cores or CUDA cores multiply, what its shared-memory port carries, and what
 its threads must issue; of the whole GPU, in seconds, what L2 and HBM deliver, which do not follow the SMs' clock. What
 a wave reads of A and B is that of the real order of tiles (``raster``); what of it L2 still holds is the assumption of
-``_hbm_bytes``.
+``_hbm_bytes``. Where HBM is what a wave waits for, too little in flight counts, and the ramp at the beginning
+(``supply``).
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from functools import cached_property
 import numpy as np
 
 from tilewright.dtypes import FP32
+from tilewright.planner.candidate import INSIDE
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read
+from tilewright.planner.supply import DRAIN_US, RAMP_US, TURNAROUND_US, together
 from tilewright.problem import Problem
 from tilewright.roofline import peak_tflops, roof_of
 
-TERMS = ("launch", "first_load", "tensor", "shared_port", "l2", "hbm", "issue", "main_loop", "epilogue")
+TERMS = ("launch", "first_load", *INSIDE, "main_loop", "epilogue")
 MOST_WAVES = 16  # of more, as many are computed, evenly spread, and stand for the rest; the last always is
 
 
@@ -32,7 +35,8 @@ class Work:
     """What candidates do for one problem: arrays with an entry each. Clocks and bytes are of one block and one tile.
 
     ``places`` cluster tiles run at the same time. ``ring_clk`` is the least in which the loads of a tile can follow
-    each other, by their latency and the stages there are. ``own_bytes`` a block loads from L2 by itself,
+    each other, by their latency and the stages there are; ``chain`` is how often one after another all that may be in
+    flight has to be loaded for a tile. ``own_bytes`` a block loads from L2 by itself,
     ``shared_bytes`` it receives of what its cluster loads together, ``l2_bytes`` leave L2 for it; ``half_share`` is the
     part of them that half a tile needs, and ``port_half_clk`` its ``port_clk``. ``hidden``: another tile is multiplied
     during the epilogue. ``flop`` counts what is executed, padding included, ``pj_per_flop`` what one costs; the SMs run
@@ -50,6 +54,7 @@ class Work:
     port_half_clk: Floats
     issue_clk: Floats
     ring_clk: Floats
+    chain: Floats
     own_bytes: Floats
     shared_bytes: Floats
     l2_bytes: Floats
@@ -164,7 +169,12 @@ class Estimate:
         steps = np.maximum(w.issue_clk, w.ring_clk)[of]
         self._busy = np.maximum(np.maximum(w.tensor_clk[of] * self._part, self._port_clk), steps)
         self._covered = w.hidden[waves.of] & ~waves.final  # epilogues under another tile's main loop
-        self._supply_s = np.maximum(self._l2_s, self._hbm_s)
+        own = np.maximum(np.maximum(w.tensor_clk[of] * self._part, self._port_clk), w.issue_clk[of]) / w.most_hz
+        least = np.maximum(np.maximum(own, self._l2_s), self._hbm_s)
+        bound = np.minimum(1.0, self._hbm_s / np.maximum(least, 1e-30))  # 1 where HBM is what a wave waits for
+        self._hbm_s = together([self._hbm_s, bound * w.chain[of] * TURNAROUND_US * 1e-6])
+        self._supply_s = together([self._l2_s, self._hbm_s])
+        self._ramp_s = bound[waves.starts] * (RAMP_US + DRAIN_US) * 1e-6
 
     def sustained(self) -> Times:
         """At the clock that the power limit leaves each."""
@@ -183,7 +193,7 @@ class Estimate:
         return w.launch_us * 1e-6 + self._first_s(hertz) + main + self._epilogue_s(hertz, slots)
 
     def _first_s(self, hertz: Floats) -> Floats:
-        return self._work.first_clk / hertz
+        return self._work.first_clk / hertz + self._ramp_s
 
     def _epilogue_s(self, hertz: Floats, slots: Floats) -> Floats:
         """What of the epilogues nothing hides.
@@ -207,7 +217,7 @@ class Estimate:
             "hbm": self._hbm_s,
             "issue": (w.issue_clk / hertz)[of],
         }
-        slots = np.maximum.reduce(list(seconds.values()))
+        slots = np.maximum.reduce([*seconds.values(), self._supply_s])
         terms = {
             "launch": w.launch_us * 1e-6,
             "first_load": self._first_s(hertz),

@@ -12,13 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from tilewright.errors import UsageError
-from tilewright.planner.candidate import Candidate
+from tilewright.plan_branch import BranchPlan
+from tilewright.planner.candidate import INSIDE, Candidate
 from tilewright.planner.planning import Clock, Planning
 from tilewright.planner.reading import build, choice, each_of, flag, read_fields, real, record, text
 
 SCHEMA = "tilewright.why/1"
-INSIDE = ("tensor", "shared_port", "l2", "hbm", "issue")
-"""The terms of which the main loop is the largest, wave by wave."""
 REST = "rest"
 _NOTHING_US = 1e-6  # a picosecond: what sums of floats differ by, and no clock shows
 
@@ -188,11 +187,13 @@ def _binds(candidate: Candidate) -> str:
 
 def _cluster(candidate: Candidate) -> str:
     blocks = candidate.cluster[0] * candidate.cluster[1]
-    return f"clusters of {blocks}" if blocks > 1 else "no clusters"
+    said = f"clusters of {blocks}" if blocks > 1 else "no clusters"
+    return f"clusters of {candidate.split} along K" if candidate.swap_ab and candidate.split > 1 else said
 
 
 def _waves(candidate: Candidate) -> str:
-    return f"{candidate.tiles:,} tiles in {candidate.waves:,} waves, {candidate.wave_efficiency:.1%} of the places busy"
+    waves = f"{candidate.waves:,} wave{'s' if candidate.waves != 1 else ''}"
+    return f"{candidate.tiles:,} tiles in {waves}, {candidate.wave_efficiency:.1%} of the places busy"
 
 
 def _traffic(candidate: Candidate) -> str:
@@ -200,10 +201,16 @@ def _traffic(candidate: Candidate) -> str:
     return f"{candidate.operand_traffic_bytes_multicast / 1e9:,.3g} GB of operands{saved}"
 
 
+def _order(candidate: Candidate) -> str:
+    if not isinstance(candidate.plan, BranchPlan):
+        return f"super-rows of {candidate.raster}"
+    return f"weights once, {candidate.stages} x {candidate.stage_bytes / 1024:,.4g} KB of K at a time"
+
+
 def _epilogue(candidate: Candidate) -> str:
     bm, bn, _ = candidate.tile
     hidden = ", behind another tile's K loop" if candidate.schedule == "pingpong" else ""
-    return f"{candidate.waves:,} tiles of {bm}x{bn} an SM{hidden}"
+    return f"{candidate.waves:,} tile{'s' if candidate.waves != 1 else ''} of {bm}x{bn} an SM{hidden}"
 
 
 _NOT_TERMS = "what is not in these terms"
@@ -213,7 +220,7 @@ _SOURCES: dict[str, Callable[[Candidate], str]] = {
     "tensor": _waves,
     "shared_port": lambda candidate: f"tiles of {candidate.tile[0]}x{candidate.tile[1]}",
     "l2": _traffic,
-    "hbm": lambda candidate: f"super-rows of {candidate.raster}",
+    "hbm": _order,
     "issue": lambda candidate: f"K steps of {candidate.tile[2]}, {candidate.stages} stages",
     "main_loop": _binds,
     "epilogue": _epilogue,

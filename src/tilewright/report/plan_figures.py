@@ -76,8 +76,7 @@ def tile_map(candidate: Candidate, problem: Problem, at_once: int, *, most: tupl
     place in closed form, so that a grid of any size takes the time of its picture.
     """
     bm, bn, _ = candidate.tile
-    rows, columns = (problem.n, problem.m) if candidate.swap_ab else (problem.m, problem.n)
-    down, across = -(-rows // bm), -(-columns // bn)
+    down, across = -(-problem.m // bm), -(-problem.n // bn)
     step_down, step_across = (max(1, -(-size // limit)) for size, limit in zip((down, across), most, strict=True))
     middles = [
         np.minimum(np.arange(0, size, step) + step // 2, size - 1)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.planner.candidate import Candidate
+from tilewright.planner.candidate import INSIDE, Candidate
 from tilewright.planner.planning import Clock
-from tilewright.planner.why import INSIDE, REST, time_us, words
+from tilewright.planner.why import REST, time_us, words
 from tilewright.report.palette import PARTS, Colour, hexadecimal, ink_on, ramp
 from tilewright.report.plan_figures import FREE, Budget, TileMap
 from tilewright.report.plan_words import microseconds

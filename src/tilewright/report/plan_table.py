@@ -184,5 +184,5 @@ def why_table(found: Why) -> RenderableType:
     table.add_section()
     table.add_row(found.clock, f"{a:,.2f}", f"{b:,.2f}", f"{found.difference_us:+,.2f}", "", style="bold")
     heads = [Text.assemble((f"{name}  ", "bold"), each.label) for name, each in (("A", found.a), ("B", found.b))]
-    note = "set in: what the main loop is, wave by wave, the largest of"
+    note = "set in: what the main loop is made of, wave by wave, mostly the largest"
     return Group(*heads, Text(str(found)), Text(), table, Text(note, "dim italic"))

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
-from tilewright.planner.candidate import Candidate
+from tilewright.planner.candidate import INSIDE, Candidate
 from tilewright.planner.judgement import Finding, Judgement
 from tilewright.planner.planning import Clock, Planning, Regime
-from tilewright.planner.why import INSIDE, time_us, words
+from tilewright.planner.why import time_us, words
 from tilewright.problem import Problem
 
 REGIMES: dict[Regime, str] = {
@@ -43,6 +43,8 @@ def asked(planning: Planning | Judgement) -> str:
 def basis(planning: Planning | Judgement) -> str:
     """What the times rest on: the constants and the state of the clock."""
     state = {"sustained": "under sustained load", "burst": "in a short burst on a cool card"}[planning.clock]
+    if planning.pdl:
+        state += ", dependent launches where a kernel can"
     return f"times {state}, predicted from constants: {planning.calibration}"
 
 
@@ -146,7 +148,9 @@ def explained(candidate: Candidate, reasons: Sequence[Finding]) -> list[tuple[st
     return [*said, *(fact for fact in facts(candidate) if fact[0] not in names)]
 
 
-_COVERS = {"operand traffic": "operands", "accumulators": "registers"}
+_COVERS = {
+    "operand traffic": "operands", "accumulators": "registers", "lane registers": "registers", "ring": "stages"
+}  # fmt: skip
 
 
 def _traffic(candidate: Candidate) -> str:

@@ -1,0 +1,304 @@
+"""The decode branch: one to sixteen tokens against weights that pass through registers, read once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.errors import UsageError
+from tilewright.plan_base import Plan
+from tilewright.plan_decode import SPARE_REGISTERS, DecodePlan, GemvPlan, MmaPlan
+from tilewright.planner import stream_constraints as limits
+from tilewright.planner.candidate import Candidate, Predicted
+from tilewright.planner.facts import Shape, candidate
+from tilewright.planner.family import Family, Offer, register
+from tilewright.planner.judgement import Finding
+from tilewright.planner.lazy import LazySequence
+from tilewright.planner.machine import Machine
+from tilewright.planner.raster import Bools, Floats, Ints
+from tilewright.planner.stream import Stream, StreamEstimate
+from tilewright.problem import Layout, Problem
+
+SPREAD = (0.90, 1.15)
+SLOTS = 128  # lanes that an SM issues for in a clock
+# Registers beside those that ``DecodePlan`` knows of, a token: its pointer, and its elements made fp32. With them the
+# blocks an SM are as many as scripts/check_kernels.py found to have room without spilling.
+TOKEN_REGISTERS = 6
+_ROWS_AND_LOADS = ((1, 4), (1, 8), (2, 2), (2, 4), (4, 1), (4, 2))  # of a warp, 4 to 8 loads in flight
+_WARPS = tuple((wk, wr) for wk, wr in product((1, 2, 4, 8, 16), (1, 2, 4)) if 4 <= wk * wr <= 16)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Plans, with what of them no problem changes."""
+
+    plans: tuple[DecodePlan, ...]
+    columns: dict[str, Ints]
+
+
+def _table(plans: Sequence[DecodePlan]) -> _Table:
+    each = {
+        "bm": [p.bm for p in plans],
+        "bn": [p.bn for p in plans],
+        "bk": [p.bk for p in plans],
+        "wk": [p.wk for p in plans],
+        "wr": [p.wr for p in plans],
+        "rows": [p.bn // p.wr for p in plans],  # of weights a warp
+        "batches": [p.batches if isinstance(p, MmaPlan) else 1 for p in plans],
+        "threads": [p.threads for p in plans],
+        "blocks": [p.blocks_per_sm for p in plans],
+    }
+    return _Table(tuple(plans), {name: np.array(values, dtype=np.int64) for name, values in each.items()})
+
+
+class Decode(Family):
+    """What both kernels have. ``residuals`` are factors on the constants of the same names."""
+
+    residuals = ("turnaround", "ramp", "drain")
+    kind: type[DecodePlan]
+    turnaround_us: float
+    ramp_us: float
+    drain_us: float
+
+    @abstractmethod
+    def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
+        """Its plans for a problem that it does not refuse."""
+
+    @abstractmethod
+    def issued(self, t: dict[str, Ints], aligned: bool) -> Floats:
+        """Instructions of a lane for 16 bytes of weights, those for the tokens with them."""
+
+    @abstractmethod
+    def shape(self, plan: DecodePlan, sms: int) -> Shape:
+        """What is exact of a plan."""
+
+    def prices(self, plan: Plan) -> bool:
+        """Those of its kernel."""
+        return isinstance(plan, self.kind)
+
+    def refusal(self, problem: Problem) -> str | None:
+        """What the plan says: of the tokens, the dtype and the layouts."""
+        try:
+            self.kind.default(problem, aligned=problem.aligned)
+        except UsageError as error:
+            return str(error)
+        return None
+
+    def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
+        """The tile of its default plan for one token, with the reason."""
+        plan = self.kind.default(Problem(1, 4096, 4096, "bf16", b_layout="column"), aligned=True)
+        return candidate(problem, self.shape(plan, machine.sms), rejected=reason)
+
+    def offer(self, problem: Problem, machine: Machine) -> Offer:
+        """Every plan."""
+        found = _table(self.plans(problem))
+        return self._offered(found, problem, machine, np.full(len(found.plans), machine.dependent_launch))
+
+    def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
+        """An offer of one plan, as it is."""
+        assert isinstance(plan, DecodePlan)
+        return self._offered(_table([plan]), problem, machine, np.array([plan.dependent_launch]))
+
+    def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
+        """Tokens, registers, what is in flight, and how often tokens are read."""
+        plan = candidate.plan
+        assert isinstance(plan, DecodePlan)
+        c = machine.calibration
+        yield limits.tokens(problem.m, plan.bm, self.kind.most_tokens, "which a lane holds against its weights")
+        yield limits.lane_registers(
+            plan.registers, self.spare(plan), plan.available_registers, plan.blocks_per_sm, plan.threads
+        )
+        blocks = plan.grid(problem)[0]
+        resident = min(plan.blocks_per_sm, -(-blocks // machine.sms))
+        turnaround = self.turnaround_us * c.residual(self.name, "turnaround")
+        yield limits.in_flight(resident, plan.in_flight, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s)
+        yield limits.tokens_read(problem, plan.bm, plan.bn // plan.wr, "a warp")
+        if plan.wk > 1:
+            yield limits.k_shares(problem.k, plan.bk, plan.wk, "warps")
+
+    def spare(self, plan: DecodePlan) -> int:
+        """Registers of a thread beside those that hold loads and sums."""
+        return SPARE_REGISTERS
+
+    def _offered(self, found: _Table, problem: Problem, machine: Machine, dependent: Bools) -> Offer:
+        t, c, gpu = found.columns, machine.calibration, machine.gpu
+        itemsize = problem.dtype.itemsize
+        bm, bn, bk, wk = t["bm"], t["bn"], t["bk"], t["wk"]
+        across = -(-problem.n // bn)
+        tiles = -(-problem.m // bm) * across
+        line = problem.k * itemsize
+        weights = problem.n / across * line
+        # Each warp along the weights asks for its tokens; they come from L2, as the weights leave L1 no room for them.
+        tokens = np.minimum(bm, problem.m) * line * (t["wr"] if self.kind is MmaPlan else 1)
+        steps = -(-np.maximum(1, -(-problem.k // bk)) // wk)
+        chunks = weights / 16
+        read = weights + np.minimum(bm, problem.m) * line * t["wr"]
+        dtypes = np.ones(len(bm))
+        stream = Stream(
+            tiles=tiles,
+            split=np.ones_like(tiles),
+            places=machine.sms * t["blocks"],
+            reached=np.full_like(tiles, machine.sms),
+            own_bytes=weights + tokens,
+            weight_bytes=weights,
+            chain=steps / t["batches"] + 1,
+            turnaround_us=self.turnaround_us * c.residual(self.name, "turnaround"),
+            tensor_clk=self.multiply_clk(t, problem, machine),
+            port_clk=read / gpu.shared_bytes_per_clock,
+            issue_clk=chunks * self.issued(t, problem.aligned) / SLOTS,
+            launch_us=dtypes * c.launch_us,
+            ramp_us=self.ramp_us * c.residual(self.name, "ramp"),
+            first_clk=dtypes * c.tma_latency_hbm_clk,
+            end_us=self.drain_us * c.residual(self.name, "drain"),
+            end_clk=bm * bn * wk * 4 / gpu.shared_bytes_per_clock + 0.0,
+            dependent=dependent,
+            hides_first=False,  # blocks find room on an SM as those of the kernel before leave it
+            flows=True,
+            useful_elements=problem.m * problem.n / (tiles * bm * bn),
+            flop=(2 * bm * bn * problem.k).astype(float),
+            pj_per_flop=c.energy_pj_per_flop,
+        )
+        estimate = StreamEstimate(stream, problem, machine)
+
+        def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
+            plan = found.plans[index].with_(dependent_launch=bool(dependent[index]))
+            shape = self.shape(plan, machine.sms)
+            return candidate(problem, shape, plan=plan, terms_us=terms, predicted_us=predicted)
+
+        # Of the same time the plan whose warps have the longer run of K, then the fewer warps.
+        ties = np.stack([wk, t["threads"], -t["rows"], np.arange(len(bm))], axis=1)
+        nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
+        return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)
+
+    def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """Clocks of an SM's arithmetic for a block's tile."""
+        raise NotImplementedError
+
+
+@lru_cache(maxsize=64)
+def _gemv_plans(dtype: DType, tokens: int, a: Layout, b: Layout, aligned: bool) -> tuple[GemvPlan, ...]:
+    """A plan of each shape of warps and loads that fits, as many blocks an SM as have room."""
+    found = []
+    for (rw, un), (wk, wr) in product(_ROWS_AND_LOADS, _WARPS):
+        for blocks in range(8 if aligned else 1, 0, -1):
+            with suppress(UsageError):
+                plan = GemvPlan(
+                    dtype, aligned=aligned, a_layout=a, b_layout=b, bm=tokens, rw=rw, un=un, wk=wk, wr=wr,
+                    blocks_per_sm=blocks,
+                )  # fmt: skip
+                if not aligned or plan.registers + GEMV.spare(plan) <= plan.available_registers:
+                    found.append(plan)
+                    break
+    return tuple(found)
+
+
+class Gemv(Decode):
+    """One to four tokens, multiplied on the CUDA cores."""
+
+    name = "decode_gemv"
+    kind = GemvPlan
+    turnaround_us = 0.7
+    ramp_us = 0.1
+    drain_us = 0.4
+
+    def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
+        """With a row of the tile for each token."""
+        return _gemv_plans(problem.dtype, problem.m, problem.a_layout, problem.b_layout, problem.aligned)
+
+    def spare(self, plan: DecodePlan) -> int:
+        """With what each token takes."""
+        return SPARE_REGISTERS + TOKEN_REGISTERS * plan.bm
+
+    def issued(self, t: dict[str, Ints], aligned: bool) -> Floats:
+        """A load and 8 conversions of weights, 8 FMAs a token; a token's load and conversions serve all rows."""
+        load = 1 if aligned else 8
+        found: Floats = load + 8 + t["bm"] * (8 + (load + 8) / t["rows"])
+        return found
+
+    def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """FMAs over what the CUDA cores do."""
+        macs = t["bm"] * t["bn"] * problem.k
+        found: Floats = macs / (machine.gpu.fp32_fma_per_clock * machine.calibration.fma_share)
+        return found
+
+    def shape(self, plan: DecodePlan, sms: int) -> Shape:
+        """Sums of each row and token a thread."""
+        assert isinstance(plan, GemvPlan)
+        return _shape(self.name, plan, 1, plan.rw * plan.bm, sms)
+
+
+@lru_cache(maxsize=64)
+def _mma_plans(dtype: DType, nt: int, a: Layout, b: Layout, aligned: bool) -> tuple[MmaPlan, ...]:
+    found = []
+    for rb, un, batches, wk, wr in product((1, 2), (1, 2, 4), (1, 2), (4, 8, 16), (1, 2)):
+        for blocks in range(4 if aligned else 1, 0, -1):
+            with suppress(UsageError):
+                plan = MmaPlan(
+                    dtype, aligned=aligned, a_layout=a, b_layout=b, nt=nt, rb=rb, un=un, batches=batches, wk=wk,
+                    wr=wr, blocks_per_sm=blocks,
+                )  # fmt: skip
+                found.append(plan)
+                break
+    return tuple(found)
+
+
+class Mma(Decode):
+    """Up to sixteen tokens, multiplied by mma.sync from registers that loads fill."""
+
+    name = "decode_mma"
+    kind = MmaPlan
+    turnaround_us = 0.7
+    ramp_us = 0.2
+    drain_us = 1.2
+
+    def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
+        """With as many blocks of 8 tokens as there are."""
+        nt = 1 if problem.m <= 8 else 2
+        return _mma_plans(problem.dtype, nt, problem.a_layout, problem.b_layout, problem.aligned)
+
+    def issued(self, t: dict[str, Ints], aligned: bool) -> Floats:
+        """A load, a mma.sync for each 8 tokens, and the loads of these, which serve all rows."""
+        load = 1 if aligned else 12
+        groups = t["bm"] / 8
+        found: Floats = load + groups * (1 + load * 8 / t["rows"])
+        return found
+
+    def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """Of the rate that mma.sync reaches."""
+        rate = machine.gpu.bf16_tensor_flop_per_clock
+        assert rate is not None
+        flop = 2 * t["bm"] * t["bn"] * problem.k
+        found: Floats = flop / (rate * machine.calibration.mma_sync_share)
+        return found
+
+    def shape(self, plan: DecodePlan, sms: int) -> Shape:
+        """Four sums of each 16x8 block a thread."""
+        assert isinstance(plan, MmaPlan)
+        return _shape(self.name, plan, plan.batches, 4 * plan.rb * plan.nt, sms)
+
+
+def _shape(name: str, plan: DecodePlan, batches: int, accumulators: int, sms: int) -> Shape:
+    return Shape(
+        family=name,
+        tile=(plan.bm, plan.bn, plan.bk),
+        stages=batches,
+        max_stages=batches,
+        max_stages_no_epilogue=batches,
+        shared_bytes=plan.shared_bytes,
+        accumulator_registers_per_thread=accumulators,
+        consumers=max(1, plan.threads // 128),
+        schedule="gemv" if name == Gemv.name else "mma",
+        places=sms * plan.blocks_per_sm,
+    )
+
+
+GEMV = Gemv()
+register(GEMV)
+register(Mma())

@@ -1,0 +1,269 @@
+"""The swap-AB branch: weights on the rows of wgmma, a deep ring of them, K shared by a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.errors import UsageError
+from tilewright.plan_base import Plan
+from tilewright.plan_swapab import CLUSTERS, MOST_TOKENS, WEIGHT_ROWS, SwapAbPlan
+from tilewright.plan_tensor import SHARED_LIMIT, SWIZZLE_ROW
+from tilewright.planner import constraints
+from tilewright.planner import stream_constraints as limits
+from tilewright.planner.calibration import Calibration
+from tilewright.planner.candidate import Candidate, Predicted
+from tilewright.planner.facts import Shape, candidate
+from tilewright.planner.family import Family, Offer, register
+from tilewright.planner.judgement import Finding
+from tilewright.planner.lazy import LazySequence
+from tilewright.planner.machine import Machine
+from tilewright.planner.raster import Bools, Floats, Ints
+from tilewright.planner.stream import Stream, StreamEstimate
+from tilewright.planner.supply import DRAIN_US, RAMP_US, TURNAROUND_US
+from tilewright.problem import Layout, Problem
+
+TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
+DEPTHS = (64, 128, 256)
+SPREAD = (0.92, 1.12)
+# From a study of such kernels on an H200, of 8 to 128 tokens; ``Calibration.residuals`` may scale each.
+PROLOGUE_CLK = 400  # barriers, tensor maps
+STEP_CLK = 150  # of a stage beside its wgmmas: a wait, until they have ended, and its release
+SWAP_CLK = 900  # the exchange of a cluster: two ways through distributed shared memory, and barriers
+EXCHANGE_BYTES_PER_CLK = 16  # of partial sums that a block sends and receives
+RESERVED = 1024  # bytes of shared memory that each block on an SM takes beside its own
+
+Kind = tuple[int, int, int, int, int]
+KINDS: tuple[Kind, ...] = tuple(product(TOKENS, (WEIGHT_ROWS, 2 * WEIGHT_ROWS), DEPTHS, CLUSTERS, (1, 2)))
+
+
+def kind_plan(kind: Kind, dtype: DType, a: Layout, b: Layout, aligned: bool = True) -> SwapAbPlan:
+    """A plan of tokens, weights, depth, cluster and blocks an SM, with all the stages that these leave room for.
+
+    Its grid is a cluster; ``offer`` gives it the GPU's. Raises ``UsageError`` where no kernel has it.
+    """
+    tokens, weights, depth, cluster, per_sm = kind
+    least = SwapAbPlan(
+        dtype, tokens, weights, depth, aligned, a, b, stages=2, cluster_k=cluster, blocks=cluster * per_sm
+    )
+    room = (SHARED_LIMIT + RESERVED) // per_sm - RESERVED
+    rest = least.shared_bytes - 2 * (least.stage_bytes + 16)
+    return replace(least, stages=(room - rest) // (least.stage_bytes + 16))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Plans, with what of them no problem changes."""
+
+    plans: tuple[SwapAbPlan, ...]
+    columns: dict[str, Ints]
+    refused: tuple[Kind, ...] = ()
+
+
+@lru_cache(maxsize=32)
+def table(dtype: DType, a: Layout, b: Layout, aligned: bool) -> _Table:
+    """Every kind once."""
+    kinds, plans = [], []
+    for kind in KINDS:
+        with suppress(UsageError):
+            plans.append(kind_plan(kind, dtype, a, b, aligned))
+            kinds.append(kind)
+    return _table(plans, [kind[-1] for kind in kinds], tuple(kind for kind in KINDS if kind not in set(kinds)))
+
+
+def _table(plans: Sequence[SwapAbPlan], per_sm: Sequence[int], refused: tuple[Kind, ...] = ()) -> _Table:
+    each = {
+        "bm": [p.bm for p in plans],
+        "bn": [p.bn for p in plans],
+        "bk": [p.bk for p in plans],
+        "split": [p.cluster_k for p in plans],
+        "stages": [p.stages for p in plans],
+        "per_sm": per_sm,
+    }
+    return _Table(tuple(plans), {name: np.array(values, dtype=np.int64) for name, values in each.items()}, refused)
+
+
+@lru_cache(maxsize=8)
+def _wgmma_clk(tokens: tuple[int, ...], calibration: Calibration) -> Floats:
+    return np.array([calibration.wgmma_clocks(each) for each in tokens])
+
+
+class SwapAb(Family):
+    """Every tile of tokens and weights, with a full ring, or half of one and two blocks an SM."""
+
+    name = "swapab"
+    residuals = ("turnaround", "ramp", "drain")
+
+    def prices(self, plan: Plan) -> bool:
+        """Those of its kernel."""
+        return isinstance(plan, SwapAbPlan)
+
+    def refusal(self, problem: Problem) -> str | None:
+        """What the plan says of the dtype, and TMA of the lines of A and B."""
+        try:
+            kind_plan((64, 64, 64, 1, 1), problem.dtype, problem.a_layout, problem.b_layout)
+        except UsageError as error:
+            return str(error)
+        lines = constraints.tma_lines(problem, "AB")
+        return None if lines.ok else lines.sentence
+
+    def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
+        """A tile of 64 tokens, with the reason."""
+        return _rejected(problem, (64, 64, 64, 1, 1), machine, reason)
+
+    def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
+        """An offer of one plan, as it is."""
+        assert isinstance(plan, SwapAbPlan)
+        clusters = min(plan.blocks // plan.cluster_k, machine.places(plan.cluster_k) * self._per_sm(plan))
+        per_sm = -(-clusters // machine.places(plan.cluster_k))
+        found = _table([plan], [per_sm])
+        return self._offered(found, np.array([clusters]), problem, machine, np.array([plan.dependent_launch]))
+
+    def offer(self, problem: Problem, machine: Machine) -> Offer:
+        """Every legal kind."""
+        whole = table(problem.dtype, problem.a_layout, problem.b_layout, problem.aligned)
+        fits = whole.columns["split"] <= machine.sms
+        chosen = np.flatnonzero(fits)
+        t = {name: values[chosen] for name, values in whole.columns.items()}
+        found = _Table(tuple(whole.plans[at] for at in chosen.tolist()), t, whole.refused)
+        places = np.ones_like(t["split"])
+        for size in np.unique(t["split"]).tolist():
+            places[t["split"] == size] = machine.places(size)
+        dependent = np.full(len(chosen), machine.dependent_launch)
+        return self._offered(found, places * t["per_sm"], problem, machine, dependent)
+
+    def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
+        """The ring, what is in flight, the SMs that have work, tokens and how often they are read."""
+        plan = candidate.plan
+        assert isinstance(plan, SwapAbPlan)
+        c, places = machine.calibration, machine.places(plan.cluster_k)
+        per_sm = max(1, -(-plan.blocks // (places * plan.cluster_k)))
+        weights = plan.bn * plan.bk * plan.dtype.itemsize
+        yield limits.tokens(problem.m, plan.bm, MOST_TOKENS, "the N of its wgmma")
+        yield limits.ring(plan.stage_bytes, plan.stages, plan.full().stages, weights, per_sm)
+        blocks = plan.grid(problem)[0]
+        turnaround = TURNAROUND_US * c.residual(self.name, "turnaround")
+        resident = min(per_sm, -(-blocks // machine.sms))
+        yield limits.in_flight(
+            resident, (plan.stages - 1) * weights, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s
+        )
+        yield limits.reach(plan.cluster_k, places, machine.sms, candidate.tiles)
+        yield limits.tokens_read(problem, plan.bm, plan.bn, "a tile")
+        if plan.cluster_k > 1:
+            yield limits.k_shares(problem.k, plan.bk, plan.cluster_k, "blocks of a cluster")
+
+    @staticmethod
+    def _per_sm(plan: SwapAbPlan) -> int:
+        """Blocks of the plan that have room on an SM at a time."""
+        return max(1, (SHARED_LIMIT + RESERVED) // (plan.shared_bytes + RESERVED))
+
+    def _offered(self, found: _Table, places: Ints, problem: Problem, machine: Machine, dependent: Bools) -> Offer:
+        t, c = found.columns, machine.calibration
+        itemsize, port = problem.dtype.itemsize, machine.gpu.shared_bytes_per_clock
+        bm, bn, bk, split = t["bm"], t["bn"], t["bk"], t["split"]
+        down, across = -(-problem.m // bm), -(-problem.n // bn)
+        tiles = down * across
+        steps = -(-np.maximum(1, -(-problem.k // bk)) // split)  # of the block that has most
+        depth = np.minimum(steps * bk, np.maximum(problem.k, 1))
+        slices = steps * bk / SWIZZLE_ROW
+        weights = problem.n / across * depth * itemsize
+        tokens = problem.m / down * depth * itemsize
+        groups = bn / WEIGHT_ROWS
+        tensor = slices * 4 * groups * _wgmma_clk(tuple(bm.tolist()), c)
+        reads = slices * 4 * groups * (64 + bm) * 16 * itemsize / port
+        fills = (weights + tokens) / port
+        partial = bm * bn * 4.0 * (split - 1) / split
+        exchange = np.where(split > 1, SWAP_CLK + 2 * partial / EXCHANGE_BYTES_PER_CLK, 0.0)
+        ones = np.ones(len(bm))
+        first = PROLOGUE_CLK + c.tma_latency_hbm_clk
+        stream = Stream(
+            tiles=tiles,
+            split=split,
+            places=places,
+            reached=places // t["per_sm"] * split,
+            own_bytes=weights + tokens,
+            weight_bytes=weights / down,
+            chain=steps / (t["stages"] - 1),
+            turnaround_us=TURNAROUND_US * c.residual(self.name, "turnaround"),
+            tensor_clk=tensor,
+            port_clk=reads + c.port_contention * fills,
+            issue_clk=steps * STEP_CLK + tensor,
+            launch_us=np.where(split > 1, c.cluster_launch_us, c.launch_us),
+            ramp_us=RAMP_US * c.residual(self.name, "ramp"),
+            first_clk=ones * first,
+            end_us=DRAIN_US * c.residual(self.name, "drain"),
+            end_clk=exchange + bm * bn * itemsize / 16,
+            dependent=dependent,
+            hides_first=True,
+            flows=False,
+            useful_elements=problem.m * problem.n / (tiles * bm * bn),
+            flop=2.0 * bm * bn * depth,
+            pj_per_flop=c.energy_pj_per_flop,
+        )
+        estimate = StreamEstimate(stream, problem, machine)
+
+        def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
+            plan = replace(
+                found.plans[index], blocks=int(places[index] * split[index]), dependent_launch=bool(dependent[index])
+            )
+            shape = _shape(plan, int(places[index]))
+            return candidate(
+                problem, shape, plan=plan, terms_us=terms, predicted_us=predicted, split=plan.cluster_k, swap_ab=True
+            )
+
+        # Of the same time the smaller cluster, then one block an SM, the smaller tile, the deeper stage.
+        ties = np.stack([split, t["per_sm"], bn, bm, -bk], axis=1)
+        rejected = LazySequence(
+            len(found.refused), lambda index: _rejected(problem, found.refused[index], machine, None)
+        )
+        return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, rejected, SPREAD)
+
+
+def _shape(plan: SwapAbPlan, places: int) -> Shape:
+    full = (SHARED_LIMIT - plan.shared_bytes + plan.stages * (plan.stage_bytes + 16)) // (plan.stage_bytes + 16)
+    return Shape(
+        family=SwapAb.name,
+        tile=(plan.bm, plan.bn, plan.bk),
+        stages=plan.stages,
+        max_stages=full,
+        max_stages_no_epilogue=SHARED_LIMIT // (plan.stage_bytes + 16),
+        shared_bytes=plan.shared_bytes,
+        accumulator_registers_per_thread=plan.bm // 2,
+        consumers=plan.bn // WEIGHT_ROWS,
+        schedule="cooperative",
+        places=places,
+    )
+
+
+def _rejected(problem: Problem, kind: Kind, machine: Machine, reason: str | None) -> Candidate:
+    """A kind that is no choice, with two stages."""
+    tokens, weights, depth, cluster, _ = kind
+    if reason is None:
+        try:
+            kind_plan(kind, problem.dtype, problem.a_layout, problem.b_layout, problem.aligned)
+            reason = f"a cluster of {cluster} blocks does not fit on {machine.sms} SMs"
+        except UsageError as error:
+            reason = str(error)
+    stage = (tokens + weights) * depth * problem.dtype.itemsize
+    shape = Shape(
+        family=SwapAb.name,
+        tile=(tokens, weights, depth),
+        stages=2,
+        max_stages=SHARED_LIMIT // (stage + 16),
+        max_stages_no_epilogue=SHARED_LIMIT // (stage + 16),
+        shared_bytes=2 * (stage + 16),
+        accumulator_registers_per_thread=tokens // 2,
+        consumers=weights // WEIGHT_ROWS,
+        schedule="cooperative",
+        places=max(1, machine.sms // cluster),
+    )
+    return candidate(problem, shape, rejected=reason, split=cluster, swap_ab=True)
+
+
+register(SwapAb())

@@ -1,0 +1,80 @@
+"""What a split of K over blocks that do not meet costs: partial sums through L2, and how evenly the work lies.
+
+For the families of split-K and stream-K, whose blocks write fp32 parts of a tile to a workspace that the last to arrive
+adds up, in the order of K. All functions take NumPy arrays that broadcast.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.planner.machine import Machine
+from tilewright.planner.raster import Floats, Ints
+
+PARTIAL_BYTES = 4  # of a sum in fp32
+ARRIVE_US = 1.5
+"""From a part's last store to what its last arriver can rely on: a fence, a counter in L2, and its answer; from a study
+on an H200, in which a reduction through the workspace costs 3 to 4 us with its bytes."""
+
+
+def splitk_items(tiles: Ints, splits: Ints) -> Ints:
+    """Blocks' worth of work of a grid in which each tile is cut into ``splits`` parts."""
+    return tiles * splits
+
+
+def streamk_tiles(tiles: Ints, places: Ints) -> Ints:
+    """Tiles that share K, of a stream-K grid of ``places`` blocks: the last whole round with what does not fill one.
+
+    The others are computed whole, round by round. None where the tiles fill their rounds; all where there is no more
+    than one round. With the round before the last one, no block has less than one and more than two tiles' worth.
+    """
+    rest = tiles % places
+    shared = np.where(rest == 0, 0, np.minimum(tiles, rest + np.where(tiles > places, places, 0)))
+    return shared.astype(np.int64)
+
+
+def streamk_parts(shared: Ints, places: Ints, steps: Ints) -> Ints:
+    """Parts into which ``shared`` tiles of ``steps`` steps of K are cut by an even walk of ``places`` blocks over them.
+
+    A block's share ends in the middle of a tile unless it is a multiple of its steps: each cut adds a part, and where
+    blocks are more than steps not all have one.
+    """
+    workers = np.minimum(places, np.maximum(shared * steps, 1))
+    cuts = np.maximum(workers - _aligned(shared, workers), 0)
+    parts: Ints = np.where(shared > 0, shared + cuts, 0)
+    return parts
+
+
+def _aligned(shared: Ints, workers: Ints) -> Ints:
+    """Ends of shares that fall on the end of a tile: where shares are as long as each other, gcd of both."""
+    return np.gcd(shared, workers)
+
+
+def balance(tiles: Ints, splits: Ints, places: Ints) -> Floats:
+    """The share of places with work over the rounds of a split-K grid."""
+    items = splitk_items(tiles, splits)
+    share: Floats = items / (-(-items // places) * places)
+    return share
+
+
+def reduction_us(parts: Ints, tiles: Ints, tile_elements: Ints, machine: Machine) -> tuple[Floats, Floats]:
+    """Writing ``parts`` of ``tiles`` that are cut, and the last arriver's sum of one, in microseconds.
+
+    The parts are written by all SMs at what L2 takes; only the blocks that come last read, each those of its own tile,
+    at what one SM draws. Nothing where no tile is cut: ``parts`` is then 0, or as many as the tiles.
+    """
+    c = machine.calibration
+    cut = (parts > tiles) & (tiles > 0)
+    bytes_of = tile_elements * float(PARTIAL_BYTES)
+    active = np.minimum(np.maximum(parts, 1), machine.sms)
+    hertz = c.boost_clock_mhz * 1e6
+    write = parts * bytes_of / (active * c.l2_bytes_per_clk_per_sm * hertz)
+    each = parts / np.maximum(tiles, 1)
+    read = each * bytes_of / (c.l2_alone_bytes_per_clk * hertz)
+    return np.where(cut, write * 1e6, 0.0), np.where(cut, read * 1e6 + ARRIVE_US, 0.0)
+
+
+def workspace_bytes(parts: Ints, tile_elements: Ints) -> Ints:
+    """Of the parts in fp32, each in its place."""
+    found: Ints = parts * tile_elements * PARTIAL_BYTES
+    return found

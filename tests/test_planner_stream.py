@@ -1,0 +1,248 @@
+"""The kernels that stream the weights, as the planner sees them: floors, what slows them, where each is picked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tilewright
+from tilewright.errors import UsageError
+from tilewright.plan_decode import GemvPlan, MmaPlan
+from tilewright.plan_swapab import SwapAbPlan
+from tilewright.planner import partial_sums
+from tilewright.planner import stream_constraints as limits
+from tilewright.planner.candidate import Candidate
+from tilewright.planner.choice import of_family
+from tilewright.planner.family import families, family_of, priced
+from tilewright.planner.plan import machine_of
+from tilewright.planner.reasons import reasons
+from tilewright.planner.supply import together
+from tilewright.problem import Problem
+
+H200 = machine_of("h200", None, None)[0]
+BRANCHES = ("decode_gemv", "decode_mma", "swapab")
+# The decode group of the suite that the targets are of.
+DECODE = (
+    (1, 4096, 4096), (1, 28672, 4096), (1, 4096, 14336), (1, 128256, 4096), (8, 4096, 4096), (8, 28672, 4096),
+    (8, 4096, 14336), (16, 8192, 8192), (16, 7168, 2048), (32, 6144, 4096), (32, 28672, 4096), (64, 2112, 7168),
+    (64, 24576, 1536), (64, 7168, 16384), (64, 4096, 7168), (64, 7168, 2048),
+)  # fmt: skip
+sizes = st.integers(1, 1024).map(lambda each: 8 * each)
+
+
+def problem(m: int, n: int, k: int) -> Problem:
+    return Problem(m, n, k, "bf16", b_layout="column")
+
+
+def us(candidate: Candidate) -> float:
+    assert candidate.predicted_us is not None
+    return candidate.predicted_us.sustained
+
+
+def plans(m: int) -> list[GemvPlan | MmaPlan | SwapAbPlan]:
+    """One of each kernel that takes M."""
+    shape = problem(m, 4096, 4096)
+    found: list[GemvPlan | MmaPlan | SwapAbPlan] = [SwapAbPlan.default(shape, aligned=True)]
+    found += [MmaPlan.default(shape, aligned=True)] if m <= 16 else []
+    return found + ([GemvPlan.default(shape, aligned=True)] if m <= 4 else [])
+
+
+@given(m=st.integers(1, 200), n=sizes, k=sizes, more=st.sampled_from([(0, 1024, 0), (0, 0, 1024), (0, 512, 512)]))
+@settings(max_examples=40, deadline=None)
+def test_more_bytes_are_never_faster_and_nothing_beats_hbm(m: int, n: int, k: int, more: tuple[int, int, int]) -> None:
+    larger = problem(m, n + more[1], k + more[2])
+    for plan in plans(m):
+        small, large = (priced(plan, each, H200) for each in (problem(m, n, k), larger))
+        assert us(small) <= us(large) * (1 + 1e-6)
+        floor = larger.bytes_moved / H200.gpu.hbm_bytes_per_s * 1e6
+        assert us(large) >= floor
+        dependent = priced(plan.with_(dependent_launch=True), larger, H200)
+        assert floor <= us(dependent) < us(large)
+
+
+def test_less_bandwidth_and_fewer_sms_take_longer() -> None:
+    c = H200.calibration
+    slow = replace(H200, calibration=replace(c, hbm_read_bytes_per_s=c.hbm_read_bytes_per_s / 2))
+    few = replace(H200, sms=33)
+    shape = problem(1, 28672, 4096)
+    for plan in plans(1):
+        here = us(priced(plan, shape, H200))
+        assert us(priced(plan, shape, slow)) > 1.7 * here
+        assert us(priced(plan, shape, few)) > 1.3 * here
+
+
+def test_a_shallow_ring_does_not_draw_the_bandwidth() -> None:
+    shape = problem(16, 8192, 8192)
+    full = SwapAbPlan.default(shape, aligned=True)
+    times = [us(priced(full.with_(stages=stages), shape, H200)) for stages in (2, 3, 4, 6, full.stages)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 1.7 * times[-1]
+    assert times[3] < 1.1 * times[-1]
+
+
+def test_two_that_go_on_at_once_delay_each_other_where_they_come_near() -> None:
+    one, other = np.array([1.0, 1.0, 0.0]), np.array([1.0, 0.1, 0.0])
+    assert together([one, other]) == pytest.approx([2 ** (1 / 4), 1.0, 0.0], abs=1e-4)
+
+
+@pytest.mark.parametrize("shape", DECODE)
+def test_the_pick_of_a_decode_step(shape: tuple[int, int, int]) -> None:
+    """Under a dependent launch a branch wins; without, nothing that it gains on the square kernel may be large."""
+    pick = tilewright.plan(*shape, layout="rc", gpu="h200", pdl=True).pick
+    assert pick.family in BRANCHES
+    assert pick.plan is not None
+    assert pick.plan.dependent_launch  # type: ignore[attr-defined]
+    assert pick.swap_ab is (pick.family == "swapab")
+    if shape[0] > 16:
+        assert pick.family == "swapab"
+    alone = tilewright.plan(*shape, layout="rc", gpu="h200")
+    best = next(each for each in alone.ranked if each.family in BRANCHES)
+    assert us(best) < 1.12 * us(alone.pick)
+    assert us(pick) < us(alone.pick)
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 512), (2048, 2048, 2048), (640, 7168, 7168)])
+def test_square_problems_stay_with_the_square_kernel(shape: tuple[int, int, int]) -> None:
+    planning = tilewright.plan(*shape, layout="rc", gpu="h200", pdl=True)
+    assert planning.pick.family == "wgmma"
+    best = next(each for each in planning.ranked if each.family == "swapab")
+    assert us(best) > 1.1 * us(planning.pick)
+
+
+def test_few_tiles_share_k_and_many_do_not() -> None:
+    """As a study of such kernels measured it: clusters of 8 for a few tiles, of 2 for half the SMs, then none."""
+    for n, split in ((256, 8), (576, 8), (2112, 2), (4096, 2)):
+        best = next(
+            each for each in tilewright.plan(16, n, 7168, layout="rc", gpu="h200").ranked if each.family == "swapab"
+        )
+        assert best.split == split
+    for n in (6144, 7168, 8192, 28672):
+        best = next(
+            each for each in tilewright.plan(16, n, 4096, layout="rc", gpu="h200").ranked if each.family == "swapab"
+        )
+        assert best.split == 1
+
+
+def test_each_plan_is_what_its_candidate_says_and_its_time_is_its_own() -> None:
+    for m, pdl in ((1, False), (3, True), (16, False), (64, True)):
+        planning = tilewright.plan(m, 4096, 7168, layout="rc", gpu="h200", pdl=pdl)
+        labels = [each.label for each in planning.ranked]
+        assert len(set(labels)) == len(labels)
+        machine = machine_of("h200", None, None, pdl)[0]
+        for name in BRANCHES:
+            for each in [each for each in planning.ranked if each.family == name][:40:13]:
+                plan = each.plan
+                assert plan is not None
+                assert (plan.bm, plan.bn, plan.bk) == each.tile
+                again = priced(plan, planning.problem, machine)
+                assert (again.family, again.label, again.split) == (each.family, each.label, each.split)
+                assert us(again) == pytest.approx(us(each))
+                family = family_of(each)
+                assert family is not None
+                assert [other.name for other in families() if other.prices(plan)] == [family.name]
+
+
+def test_a_planning_says_whether_launches_are_dependent() -> None:
+    asked = tilewright.plan(8, 4096, 4096, layout="rc", gpu="h200", pdl=True)
+    assert asked.pdl
+    assert asked.to_dict(1)["pdl"] is True
+    assert not tilewright.plan(8, 4096, 4096, layout="rc", gpu="h200").pdl
+    square = next(each for each in asked.ranked if each.family == "wgmma")
+    assert us(square) == us(next(each for each in tilewright.plan(8, 4096, 4096, layout="rc", gpu="h200").ranked
+                                 if each.label == square.label))  # fmt: skip
+    with pytest.raises(UsageError, match="pdl is 1; it must be True or False"):
+        tilewright.plan(8, 4096, 4096, pdl=1)  # type: ignore[arg-type]
+
+
+def test_what_the_branches_do_not_take_has_its_reason() -> None:
+    rows = {each.family: each.rejected for each in tilewright.plan(8, 4096, 4096, gpu="h200").rejected}
+    assert rows["decode_mma"] == (
+        "decode mma: A is row-major and B row-major; it reads lines along K, those of row-major A and column-major B"
+    )
+    odd = {each.family: each.rejected for each in tilewright.plan(8, 100, 777, layout="rc", gpu="h200").rejected}
+    assert odd["swapab"] == "lda makes lines of A 1,554 B apart; TMA steps multiples of 16 B below 2^40"
+
+
+def test_limits_of_a_pick_are_its_reasons_and_its_judgement() -> None:
+    for m in (1, 8, 64):
+        planning = tilewright.plan(m, 4096, 7168, layout="rc", gpu="h200", pdl=True)
+        own = [each.name for each in of_family(planning.pick, planning.problem, H200)]
+        assert set(own) <= {each.name for each in reasons(planning)}
+        judgement = tilewright.judge(
+            m, 4096, 7168, layout="rc", gpu="h200", pdl=True, tile=planning.pick.tile, stages=planning.pick.stages
+        )
+        assert judgement.fits
+        assert judgement.candidate == planning.pick
+        assert set(own) <= {each.name for each in judgement.findings}
+
+
+def test_the_limits_say_their_numbers() -> None:
+    said = limits.tokens(100, 64, 128, "the N of its wgmma")
+    assert said.ok is False
+    assert said.sentence.startswith("M is 100; a tile has 64 tokens, the N of its wgmma, of at most 128: 2 passes over")
+    said = limits.lane_registers(40, 50, 96, 5, 128)
+    assert (said.ok, said.hard) == (True, True)
+    assert said.sentence == (
+        "loads and sums are 40 registers a thread, the rest about 50: 90; 5 blocks of 128 threads on an SM leave 96"
+    )
+    said = limits.in_flight(1, 32 * 1024, 64, 132, 1.0, 4e12)
+    assert (said.ok, said.value, said.limit) == (False, 64 * 32 * 1024, 4e6)
+    assert said.sentence.startswith("64 SMs x 1 block x 32 KB of weights = 2 MB in flight; 4 TB/s over the 1 us")
+    said = limits.tokens_read(problem(8, 4096, 1024), 8, 16, "a warp")
+    assert (said.ok, said.value) == (True, 0.5)
+    assert "tokens come 256 times from L2, 4.194 MB beside 8.389 MB of weights: 50%" in said.sentence
+    said = limits.k_shares(1024, 128, 3, "warps")
+    assert said.sentence == "K = 1,024 is 8 steps of 128, over 3 warps at most 3 each: 89% of that has work"
+    said = limits.ring(20480, 12, 11, 16384, 1)
+    assert (said.ok, said.sentence) == (
+        False, "12 stages of 20 KB, 16 KB of them weights; 11 fit a block; one is multiplied while 11 load"
+    )  # fmt: skip
+    said = limits.reach(8, 15, 132, 4)
+    assert (said.ok, said.value) == (False, 32)
+    assert said.sentence == (
+        "4 tiles, K of each shared by 8: clusters of 8 find 15 places; 32 of 132 SMs have work at a time"
+    )
+
+
+def test_partial_sums_of_plain_numbers() -> None:
+    one = np.array([1])
+    assert partial_sums.splitk_items(33 * one, 4 * one).tolist() == [132]
+    assert partial_sums.balance(33 * one, 4 * one, 132 * one).tolist() == [1.0]
+    assert partial_sums.balance(140 * one, one, 132 * one) == pytest.approx([140 / 264])
+    tiles, places = np.array([140, 132, 264, 33, 512]), np.array([132] * 5)
+    shared = partial_sums.streamk_tiles(tiles, places)
+    assert shared.tolist() == [140, 0, 0, 33, 248]
+    # 33 tiles of 64 steps over 132 blocks: 16 steps each, 4 parts a tile. Of 140 tiles 4 ends fall on a tile's end.
+    assert partial_sums.streamk_parts(shared, places, np.array([64] * 5)).tolist() == [268, 0, 0, 132, 376]
+    assert partial_sums.streamk_parts(one, 132 * one, 3 * one).tolist() == [3], "no more parts than steps"
+    elements = np.array([128 * 128])
+    write, last = partial_sums.reduction_us(132 * one, 33 * one, elements, H200)
+    more = partial_sums.reduction_us(264 * one, 33 * one, elements, H200)
+    assert 0 < write[0] < more[0][0]
+    assert partial_sums.ARRIVE_US < last[0] < more[1][0]
+    whole = partial_sums.reduction_us(33 * one, 33 * one, elements, H200)
+    assert (whole[0][0], whole[1][0]) == (0, 0), "a tile in one part needs no reduction"
+    assert partial_sums.workspace_bytes(132 * one, elements).tolist() == [132 * 65536]
+
+
+@given(tiles=st.integers(1, 2000), places=st.integers(1, 132), steps=st.integers(1, 40))
+def test_parts_of_stream_k_are_those_of_a_walk(tiles: int, places: int, steps: int) -> None:
+    """Exact where shares come out even; elsewhere, where they differ by a step, not fewer."""
+    shared = int(partial_sums.streamk_tiles(np.array([tiles]), np.array([places]))[0])
+    assert (tiles - shared) % places == 0
+    counted = int(partial_sums.streamk_parts(np.array([shared]), np.array([places]), np.array([steps]))[0])
+    total = shared * steps
+    workers = min(places, total)
+    parts = set()
+    for worker in range(workers):
+        first, last = worker * total // workers, (worker + 1) * total // workers
+        parts |= {(worker, step // steps) for step in range(first, last)}
+    if total and total % workers == 0:
+        assert counted == len(parts)
+    assert len(parts) <= counted or counted == 0
+    assert counted <= shared + math.ceil(workers)
