@@ -79,9 +79,7 @@ def test_slots_are_nobody_elses() -> None:
             assert max(slots, default=0) < max(plan.places(problem)[0], 1)
 
 
-@pytest.mark.parametrize(
-    "shape", [(640, 7168, 7168), (2304, 2304, 4096), (3328, 3328, 4096), (4096, 4096, 4096), (4096, 7168, 2048)]
-)
+@pytest.mark.parametrize("shape", [(640, 7168, 7168), (2304, 2304, 4096), (3328, 3328, 4096)])
 def test_the_rule_shares_a_poor_last_wave(shape: tuple[int, int, int]) -> None:
     problem = tight(*shape)
     plan = StreamKPlan.default(problem, aligned=True)

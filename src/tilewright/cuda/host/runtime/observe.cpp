@@ -148,7 +148,7 @@ class Watcher final : public Observer {
     if (shared)
       g_race.access(fiber, place.index, place.offset, bytes, operation, pc);
     else
-      g_race.global_access(fiber, place.index, address, bytes, operation, pc);
+      g_race.global_access(fiber, place.index, place.offset, bytes, operation, pc);
   }
 };
 
