@@ -194,7 +194,7 @@ def test_in_a_graph_and_one_under_the_other(cuda: Any, branch: str) -> None:
         launch(cuda)
         expected.append(cuda.download(operands.c).view(np.uint16))
     builder = cuda.stream.create_graph_builder()
-    builder.begin_building()
+    builder.begin_building("relaxed")
     for launch in launches:
         launch(cuda, builder)
     builder.end_building()
@@ -202,7 +202,8 @@ def test_in_a_graph_and_one_under_the_other(cuda: Any, branch: str) -> None:
     for _ in range(50):
         for operands in sets:
             cuda.poison(operands.c)
-        graph.launch(cuda.stream)
+        with cuda.current():
+            graph.launch(cuda.stream)
         for operands, bits in zip(sets, expected, strict=True):
             np.testing.assert_array_equal(cuda.download(operands.c).view(np.uint16), bits)
 
