@@ -368,34 +368,6 @@ def test_an_assumed_gpu_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "/ 64 at a time" in found(few)["waves"].sentence
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"tile": [1, 2]}, "judgement field 'tile' is"),
-        ({"unknown": 1}, "judgement field 'unknown' is not one of problem, gpu"),
-        ({"findings": [{"name": 1}]}, "finding field 'name' is 1; a string is possible"),
-        ({"schedule": "alone"}, "judgement field 'schedule' is 'alone'"),
-        ({"schema": "other"}, "judgement field 'schema' is 'other'; 'tilewright.judgement/1' is possible"),
-        ({"stages": 0}, "judgement field 'stages' is 0; a whole number above 0 is possible"),
-        ({"tile": [128, -1, 64]}, "a whole number above 0"),
-        ({"better": [5]}, "judgement field 'better' is"),
-    ],
-)
-def test_what_is_no_judgement(change: Any, sentence: str) -> None:
-    values = judged(*CUBE, tile=(128, 256, 64)).to_dict()
-    with pytest.raises(UsageError, match=sentence):
-        Judgement.from_dict({**values, **change})
-
-
-def test_a_judgement_needs_its_lists_and_finite_numbers() -> None:
-    values = judged(*CUBE, tile=(128, 256, 64)).to_dict()
-    with pytest.raises(UsageError, match=r"a judgement is incomplete: missing .* 'findings'"):
-        Judgement.from_dict({name: value for name, value in values.items() if name != "findings"})
-    values["findings"][0]["value"] = float("nan")
-    with pytest.raises(UsageError, match="finding field 'value' is nan; a number is possible"):
-        Judgement.from_dict(values)
-
-
 def test_blocks_that_share_an_sm_have_places_at_the_same_time() -> None:
     """Of rung 5 an SM holds four blocks with 48 KB each, of rung 4 as many as its plan says."""
     odd = judged(1024, 1024, 1025, tile=(64, 64, 64))

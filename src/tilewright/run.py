@@ -16,6 +16,7 @@ from tilewright.plan_base import Plan
 from tilewright.plan_tensor import LAST, TMA
 from tilewright.problem import Problem
 from tilewright.source import KernelSource, Target
+from tilewright.workspace import make, parts_of
 
 DEFAULT_ARCH = "sm_90a"
 
@@ -98,12 +99,16 @@ def source_for(backend: Backend, kernel: KernelFile, plan: Plan) -> KernelSource
     return kernel.source(plan, *target_of(backend))
 
 
-def prepare(backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands) -> Launch:
+def prepare(
+    backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands, *, workspace: Matrix | None = None
+) -> Launch:
     """Compile a rung, or a kernel of a branch, for a plan and bind it to operands.
 
-    Raises ``UsageError`` when the plan is another kernel's or for another dtype or layout, when it needs 16-byte
-    alignment that the operands lack, when the operands do not fit together, and when C lies where A or B does;
-    ``CompileError`` when the kernel does not compile, ``UnavailableError`` when there is no compiler.
+    ``workspace`` is the caller's memory of ``plan.workspace_bytes`` bytes (see ``workspace``); without one a launch
+    that needs it gets its own. Raises ``UsageError`` when the plan is another kernel's or for another dtype or layout,
+    when it needs 16-byte alignment that the operands lack, when the operands do not fit together, when the workspace
+    does not do, and when C lies where A or B does; ``CompileError`` when the kernel does not compile,
+    ``UnavailableError`` when there is no compiler.
     """
     problem = operands.problem
     if plan.of != kernel.place:
@@ -132,7 +137,7 @@ def prepare(backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands
         backend.compile(source_for(backend, kernel, plan)),
         plan.grid(problem),
         plan.block,
-        arguments(plan, operands),
+        [*arguments(plan, operands), *workspace_arguments(backend, plan, problem, workspace)],
         plan.shared_bytes,
         plan.cluster,
         plan.dependent,
@@ -191,6 +196,14 @@ def arguments(plan: Plan, operands: Operands) -> list[Any]:
     return [*maps.values(), *sizes, *(value for pair in pointers for value in pair)]
 
 
+def workspace_arguments(backend: Backend, plan: Plan, problem: Problem, memory: Matrix | None = None) -> list[Any]:
+    """What follows ``arguments`` where a kernel has a workspace: the caller's or a new one."""
+    needed = plan.workspace(problem)
+    if needed is None:
+        return []
+    return list(parts_of(make(backend, needed.nbytes) if memory is None else memory, needed))
+
+
 def default_plan(kernel: KernelFile, operands: Operands) -> Plan:
     """The kernel's plan for operands of this kind and alignment. Raises ``UsageError`` where it has none."""
     problem = operands.problem
@@ -200,7 +213,17 @@ def default_plan(kernel: KernelFile, operands: Operands) -> Plan:
 
 
 def run(
-    backend: Backend, kernel: KernelFile, operands: Operands, plan: Plan | None = None, *, stream: Any = None
+    backend: Backend,
+    kernel: KernelFile,
+    operands: Operands,
+    plan: Plan | None = None,
+    *,
+    workspace: Matrix | None = None,
+    stream: Any = None,
 ) -> None:
-    """C = A B by a rung or a branch's kernel, with its default plan for these operands unless one is given."""
-    prepare(backend, kernel, plan or default_plan(kernel, operands), operands)(backend, stream)
+    """C = A B by a rung or a branch's kernel, with its default plan for these operands unless one is given.
+
+    ``workspace`` as in ``prepare``; one that is made here is freed at the end, for which the caller waits.
+    """
+    plan = plan or default_plan(kernel, operands)
+    prepare(backend, kernel, plan, operands, workspace=workspace)(backend, stream)
