@@ -23,15 +23,23 @@ from tilewright.dtypes import BF16
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
 from tilewright.plan_branch import BranchPlan
+from tilewright.plan_parts import PartsPlan
 from tilewright.problem import Problem
 from tilewright.report.table import number
 
 Block = Callable[[Branch], str]
 # M, N, K that users of few tokens bring: projections of language models, a router, and the sizes of each rule.
-SIZES = (
+TOKENS = (
     (1, 4096, 4096), (1, 28672, 4096), (1, 256, 7168), (2, 2112, 7168), (4, 4096, 4096), (8, 2112, 7168),
     (16, 7168, 2048), (64, 4096, 7168), (64, 28672, 4096),
 )  # fmt: skip
+# Few tiles and a long K; and a last wave that is poorly filled.
+DEEP = ((1024, 1024, 8192), (512, 512, 65536), (256, 256, 131072), (128, 128, 16384))
+WAVES = (
+    (640, 7168, 7168), (2304, 2304, 4096), (1408, 6144, 4096), (3328, 3328, 4096), (4096, 4096, 4096),
+    (4096, 7168, 2048),
+)  # fmt: skip
+SIZES = {"decode": TOKENS, "swapab": TOKENS, "splitk": DEEP, "streamk": WAVES}
 # What a column of its own says, or the same in all rows; a tile stands there where it does not follow from the rest.
 _COMMON = {each.name for each in fields(Plan)} - {"bm", "bn", "bk"}
 
@@ -53,6 +61,26 @@ def arithmetic_block(branch: Branch) -> str:
             ]
         )
     head = ["kernel", "M x N x K", "plan", "blocks", "MB moved at least", "us at 4.8 TB/s", "KB in flight an SM"]
+    return table(head, rows, left=3)
+
+
+def cut_block(branch: Branch) -> str:
+    """How the plan by rule cuts each size, and the clocks of the model that it is chosen by."""
+    rows = []
+    for _, problem, plan in _sized(branch):
+        assert isinstance(plan, PartsPlan)
+        tile = f"{plan.bm} x {plan.bn}" + (f", cluster {plan.cluster_m} x {plan.cluster_n}" if plan.cluster > 1 else "")
+        rows.append(
+            [
+                f"{problem.m} x {problem.n} x {problem.k}",
+                tile,
+                plan.said(problem),
+                number(round(plan.estimate(problem) / 1e3, 1)),
+                number(plan.sum_clocks(plan.parts(problem)) / plan.estimate(problem) * 100),
+                number(problem.bytes_moved / GPU.hbm_bytes_per_s * 1e6),
+            ]
+        )
+    head = ["M x N x K", "tile", "cut", "1,000 clocks (model)", "of them the sum, %", "us at 4.8 TB/s"]
     return table(head, rows, left=3)
 
 
@@ -96,7 +124,11 @@ def limits_block(branch: Branch) -> str:
     return table(head, [[name, *cells] for name, cells in rows.items()], left=len(head))
 
 
-BLOCKS: Mapping[str, Block] = {"arithmetic": arithmetic_block, "counted": counted_block, "limits": limits_block}
+def blocks_of(branch: Branch) -> Mapping[str, Block]:
+    """The blocks of a branch's page."""
+    of_parts = all(issubclass(kernel.plan_kind, PartsPlan) for kernel in branch.kernels)
+    first: Mapping[str, Block] = {"cut": cut_block} if of_parts else {"arithmetic": arithmetic_block}
+    return {**first, "counted": counted_block, "limits": limits_block}
 
 
 def _posed(shape: tuple[int, int, int]) -> Problem:
@@ -105,7 +137,7 @@ def _posed(shape: tuple[int, int, int]) -> Problem:
 
 def _sized(branch: Branch) -> Iterator[tuple[BranchKernel, Problem, BranchPlan]]:
     for kernel in branch.kernels:
-        for problem in map(_posed, SIZES):
+        for problem in map(_posed, SIZES[branch.name]):
             with suppress(UsageError):  # not every kernel takes every size
                 yield kernel, problem, kernel.plan_for(problem, aligned=True)
 

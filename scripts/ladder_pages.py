@@ -58,7 +58,7 @@ def pages(root: Path, records: Sequence[Record]) -> dict[Path, dict[str, Maker]]
             found[page]["rows"] = partial(tensor_table.rows_block, records)
     for branch in branches.branches().values():
         page = root / "docs/branches" / f"{branch.name}.md"
-        found[page] = {name: partial(make, branch) for name, make in branch_blocks.BLOCKS.items()}
+        found[page] = {name: partial(make, branch) for name, make in branch_blocks.blocks_of(branch).items()}
     return found
 
 

@@ -272,7 +272,7 @@ def test_operands_of_several_dtypes_are_told_with_them(emulator: Backend, odd: s
     kinds = {name: BF16 if name == odd else FP32 for name in "abc"}
     a, b, c = (emulator.empty(8, 8, kind) for kind in kinds.values())
     listed = ", ".join(f"{name.upper()} {kind}" for name, kind in kinds.items())
-    with pytest.raises(UsageError, match=f"dtypes do not fit: {listed}; all three must be the same"):
+    with pytest.raises(UsageError, match=f"dtypes do not fit: {listed}; all three must be the same, or C fp32"):
         run(emulator, rungs()[0], Operands(a, b, c), rungs()[0].plan(FP32))
 
 

@@ -26,10 +26,14 @@ _PLANS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("decode", "gemv"): ("plan_decode", "GemvPlan"),
     ("decode", "mma"): ("plan_decode", "MmaPlan"),
     ("swapab", "swap-ab"): ("plan_swapab", "SwapAbPlan"),
+    ("splitk", "split-k"): ("plan_splitk", "SplitKPlan"),
+    ("streamk", "stream-k"): ("plan_streamk", "StreamKPlan"),
 }
 _SHAPES: Mapping[str, Mapping[Literal["emulated", "measured", "ragged"], Shape]] = {
     "decode": {"emulated": (2, 2560, 4096), "measured": (2, 4096, 4096), "ragged": (3, 77, 1033)},
     "swapab": {"emulated": (16, 256, 1024), "measured": (16, 4096, 4096), "ragged": (13, 200, 1544)},
+    "splitk": {"emulated": (128, 128, 4096), "measured": (1024, 1024, 8192), "ragged": (130, 136, 1544)},
+    "streamk": {"emulated": (256, 384, 512), "measured": (2304, 2304, 4096), "ragged": (130, 520, 520)},
 }
 
 

@@ -22,6 +22,8 @@ Dim3 = tuple[int, int, int]
 LARGEST_GRID = 2**31 - 1  # CUDA C++ Programming Guide, "Compute Capabilities": maximum x-dimension of a grid
 
 
+MOST_COUNTERS = 2**14  # of a workspace
+
 COUNTED_DEPTH = 128  # of the rungs, whose K-steps are no deeper
 
 
@@ -32,6 +34,22 @@ class TensorBox:
     operand: str  # "a", "b" or "c"
     box: tuple[int, int]
     swizzle_bytes: int
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Memory of a launch's own: ``counters`` words, which are zero between launches, and ``partials`` fp32 elements.
+
+    The partial sums begin behind ``MOST_COUNTERS`` words, whatever a plan needs of them, so that plans may share it.
+    """
+
+    partials: int
+    counters: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both."""
+        return 4 * (MOST_COUNTERS + self.partials)
 
 
 @dataclass(frozen=True)
@@ -95,6 +113,20 @@ class Plan(ABC):
     def wide(self) -> tuple[str, ...]:
         """The operands that ``aligned`` is about: their lines are accessed 16 bytes at a time."""
         return ("a", "b", "c")
+
+    @property
+    def out_dtype(self) -> DType:
+        """The element type of C."""
+        return self.dtype
+
+    def workspace(self, problem: Problem) -> Workspace | None:
+        """What it needs beside its operands; None: nothing."""
+        return None
+
+    def workspace_bytes(self, problem: Problem) -> int:
+        """Bytes of the workspace that a launch on ``problem`` needs, 0 for none (``workspace.make``)."""
+        needed = self.workspace(problem)
+        return 0 if needed is None else needed.nbytes
 
     @property
     def counted(self) -> Dim3:

@@ -34,7 +34,8 @@ def operand_sets(
 def kernel_rival(backend: Backend, kernel: KernelFile, plan: Plan, sets: Sequence[Operands], name: str) -> Rival:
     """A kernel with a plan, bound to each operand set. Raises as ``run.prepare`` does."""
     first = prepare(backend, kernel, plan, sets[0])
-    launches = [first, *(replace(first, args=arguments(plan, operands)) for operands in sets[1:])]
+    workspace = first.args[len(arguments(plan, sets[0])) :]  # the same for all: they run one after another
+    launches = [first, *(replace(first, args=[*arguments(plan, each), *workspace]) for each in sets[1:])]
     return Rival(name, [partial(launch, backend) for launch in launches])
 
 

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from tilewright.backends.base import Backend, Kernel, Matrix, TensorMap
+from tilewright.dtypes import FP32
 from tilewright.errors import UsageError
 from tilewright.kernel_file import KernelFile
 from tilewright.plan_base import Plan
 from tilewright.plan_tensor import LAST, TMA
 from tilewright.problem import Problem
 from tilewright.source import KernelSource, Target
+from tilewright.workspace import make, parts_of
 
 DEFAULT_ARCH = "sm_90a"
 
@@ -37,8 +39,10 @@ class Operands:
     def problem(self) -> Problem:
         """The problem they pose. Raises ``UsageError`` when shapes or dtypes do not fit, or C is column-major."""
         a, b, c = self.a, self.b, self.c
-        if not a.dtype == b.dtype == c.dtype:
-            raise UsageError(f"dtypes do not fit: A {a.dtype}, B {b.dtype}, C {c.dtype}; all three must be the same")
+        if a.dtype != b.dtype or c.dtype not in (a.dtype, FP32):
+            raise UsageError(
+                f"dtypes do not fit: A {a.dtype}, B {b.dtype}, C {c.dtype}; all three must be the same, or C fp32"
+            )
         if a.cols != b.rows or c.rows != a.rows or c.cols != b.cols:
             raise UsageError(
                 f"shapes do not fit: A {a.rows}x{a.cols}, B {b.rows}x{b.cols}, C {c.rows}x{c.cols}; "
@@ -98,18 +102,24 @@ def source_for(backend: Backend, kernel: KernelFile, plan: Plan) -> KernelSource
     return kernel.source(plan, *target_of(backend))
 
 
-def prepare(backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands) -> Launch:
+def prepare(
+    backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands, *, workspace: Matrix | None = None
+) -> Launch:
     """Compile a rung, or a kernel of a branch, for a plan and bind it to operands.
 
-    Raises ``UsageError`` when the plan is another kernel's or for another dtype or layout, when it needs 16-byte
-    alignment that the operands lack, when the operands do not fit together, and when C lies where A or B does;
-    ``CompileError`` when the kernel does not compile, ``UnavailableError`` when there is no compiler.
+    ``workspace`` is the caller's memory of ``plan.workspace_bytes`` bytes (see ``workspace``); without one a launch
+    that needs it gets its own. Raises ``UsageError`` when the plan is another kernel's or for another dtype or layout,
+    when it needs 16-byte alignment that the operands lack, when the operands do not fit together, when the workspace
+    does not do, and when C lies where A or B does; ``CompileError`` when the kernel does not compile,
+    ``UnavailableError`` when there is no compiler.
     """
     problem = operands.problem
     if plan.of != kernel.place:
         raise UsageError(f"plan is of {plan.of}; {kernel.place} ({kernel.name}) needs one of its own")
     if plan.dtype != problem.dtype:
         raise UsageError(f"plan is for {plan.dtype} and the operands are {problem.dtype}: both must be the same")
+    if plan.out_dtype != problem.out_dtype:
+        raise UsageError(f"plan writes {plan.out_dtype} and C is {problem.out_dtype}: both must be the same")
     for name, planned, layout in (
         ("A", plan.a_layout, problem.a_layout),
         ("B", plan.b_layout, problem.b_layout),
@@ -128,7 +138,7 @@ def prepare(backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands
         backend.compile(source_for(backend, kernel, plan)),
         plan.grid(problem),
         plan.block,
-        arguments(plan, operands),
+        [*arguments(plan, operands), *workspace_arguments(backend, plan, problem, workspace)],
         plan.shared_bytes,
         plan.cluster,
         plan.dependent,
@@ -187,6 +197,14 @@ def arguments(plan: Plan, operands: Operands) -> list[Any]:
     return [*maps.values(), *sizes, *(value for pair in pointers for value in pair)]
 
 
+def workspace_arguments(backend: Backend, plan: Plan, problem: Problem, memory: Matrix | None = None) -> list[Any]:
+    """What follows ``arguments`` where a kernel has a workspace: the caller's or a new one."""
+    needed = plan.workspace(problem)
+    if needed is None:
+        return []
+    return list(parts_of(make(backend, needed.nbytes) if memory is None else memory, needed))
+
+
 def default_plan(kernel: KernelFile, operands: Operands) -> Plan:
     """The kernel's plan for operands of this kind and alignment. Raises ``UsageError`` where it has none."""
     problem = operands.problem
@@ -196,7 +214,17 @@ def default_plan(kernel: KernelFile, operands: Operands) -> Plan:
 
 
 def run(
-    backend: Backend, kernel: KernelFile, operands: Operands, plan: Plan | None = None, *, stream: Any = None
+    backend: Backend,
+    kernel: KernelFile,
+    operands: Operands,
+    plan: Plan | None = None,
+    *,
+    workspace: Matrix | None = None,
+    stream: Any = None,
 ) -> None:
-    """C = A B by a rung or a branch's kernel, with its default plan for these operands unless one is given."""
-    prepare(backend, kernel, plan or default_plan(kernel, operands), operands)(backend, stream)
+    """C = A B by a rung or a branch's kernel, with its default plan for these operands unless one is given.
+
+    ``workspace`` as in ``prepare``; one that is made here is freed at the end, for which the caller waits.
+    """
+    plan = plan or default_plan(kernel, operands)
+    prepare(backend, kernel, plan, operands, workspace=workspace)(backend, stream)

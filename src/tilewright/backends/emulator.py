@@ -156,13 +156,15 @@ class EmulatorBackend:
         dependent: bool = False,
         stream: Any = None,
         blocks: Sequence[int] | None = None,
+        together: int = 1,
     ) -> None:
-        """Run a kernel, or only the ``blocks`` named (linear, x fastest).
+        """Run a kernel, or only the ``blocks`` named (linear, x fastest), in that order.
 
+        Of a grid without clusters, ``together`` blocks run in turns; others wait until all of these have returned.
         ``dependent`` and ``stream`` mean nothing here: one kernel runs after another. Raises ``EmulatorFault`` naming
         what went wrong and where.
         """
-        self._launch(kernel, grid, block, args, shared_bytes, cluster, blocks, None)
+        self._launch(kernel, grid, block, args, shared_bytes, cluster, together, blocks, None)
 
     def launch_instrumented(
         self,
@@ -173,6 +175,7 @@ class EmulatorBackend:
         shared_bytes: int,
         *,
         cluster: int = 1,
+        together: int = 1,
         blocks: Sequence[int] | None = None,
         mode: str = "none",
     ) -> LaunchStats:
@@ -180,7 +183,7 @@ class EmulatorBackend:
         if not getattr(kernel, "instrumented", False):
             raise UsageError(f"{kernel.name} was not compiled with instrumented=True")
         observer = None if mode == "none" else mode
-        return self._launch(kernel, grid, block, args, shared_bytes, cluster, blocks, observer)
+        return self._launch(kernel, grid, block, args, shared_bytes, cluster, together, blocks, observer)
 
     def _launch(
         self,
@@ -190,6 +193,7 @@ class EmulatorBackend:
         args: Sequence[Any],
         shared_bytes: int,
         cluster: int,
+        together: int,
         blocks: Sequence[int] | None,
         observer: str | None,
     ) -> LaunchStats:
@@ -203,6 +207,7 @@ class EmulatorBackend:
             args,
             shared_bytes,
             cluster=cluster,
+            together=together,
             policy=self.policy,
             seed=self.seed,
             blocks=blocks,

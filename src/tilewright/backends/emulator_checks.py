@@ -20,6 +20,7 @@ _RACES = {
 }
 _THREAD, _CP_ASYNC, _TMA_LOAD, _TMA_STORE, _WGMMA = range(5)
 _DEEDS = ("read", "wrote", "updated", "initialised", "used", "exited")
+_IN_OPERAND = 1 << 31  # kInOperand
 _READ, _INITIALISED, _USED = (_DEEDS.index(deed) for deed in ("read", "initialised", "used"))
 
 
@@ -55,8 +56,12 @@ def check_races(
     blocks: Sequence[int] | None = None,
     *,
     cluster: int = 1,
+    together: int = 1,
 ) -> None:
     """Run the ``blocks`` named (all when None) and look for shared-memory accesses that no barrier orders.
+
+    With ``together`` so many blocks of a grid without clusters run in turns, in the order they are named in, and what
+    one of them does to the operands in global memory is held against the others; so it is in a cluster.
 
     Bounds are checked, too. Raises ``EmulatorFault`` of kind ``race``, else the one that ended the run, else one of
     kind ``uninitialised``; its text names the shared byte, both threads and both source lines of every finding. Blocks
@@ -76,6 +81,7 @@ def check_races(
             mode="race",
             blocks=blocks,
             cluster=cluster,
+            together=together,
             cell_bytes=cell_bytes,
         )
     races = [r for r in watched.races if r.kind != _UNINITIALISED]
@@ -102,7 +108,10 @@ def _findings(watched: Watched, reports: Sequence[RaceReport]) -> str:
 
 def _describe(report: RaceReport, first_place: str, second_place: str, times: int) -> str:
     is_mbarrier = not {report.first.deed, report.second.deed}.isdisjoint({_INITIALISED, _USED})
-    where = f"{'mbarrier ' if is_mbarrier else ''}shared+{report.offset}" + _of_block(report.rank)
+    if report.rank & _IN_OPERAND:
+        where = f"matrix {report.rank ^ _IN_OPERAND}, byte {report.offset}"
+    else:
+        where = f"{'mbarrier ' if is_mbarrier else ''}shared+{report.offset}" + _of_block(report.rank)
     first = f"{_party(report.first)} {_DEEDS[report.first.deed]} at {first_place}"
     second = f"{_party(report.second)} {_DEEDS[report.second.deed]} at {second_place}"
     if report.kind == _UNINITIALISED:

@@ -103,6 +103,7 @@ def watch(
     mode: Mode,
     blocks: Sequence[int] | None = None,
     cluster: int = 1,
+    together: int = 1,
     cell_bytes: int = 4,
 ) -> Watched:
     """Run an instrumented build of a kernel under an observer. Faults are returned, not raised."""
@@ -113,7 +114,7 @@ def watch(
         stats, fault = None, None
         try:
             stats = backend.launch_instrumented(
-                kernel, grid, block, args, shared_bytes, cluster=cluster, blocks=blocks, mode=mode
+                kernel, grid, block, args, shared_bytes, cluster=cluster, together=together, blocks=blocks, mode=mode
             )
         except EmulatorFault as error:
             fault = EmulatorFault(error.kind, with_lines(kernel, error.detail))

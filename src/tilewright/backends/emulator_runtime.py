@@ -52,6 +52,7 @@ class _Request(ctypes.Structure):
         ("block", ctypes.c_uint32 * 3),
         ("cluster_blocks", ctypes.c_uint32),
         ("shared_bytes", ctypes.c_uint32),
+        ("together", ctypes.c_uint32),
         ("policy", ctypes.c_uint32),
         ("interrupts", ctypes.c_uint32),
     ]
@@ -159,6 +160,7 @@ def launch(
     shared_bytes: int,
     *,
     cluster: int,
+    together: int,
     policy: Policy,
     seed: int,
     blocks: Sequence[int] | None,
@@ -167,9 +169,14 @@ def launch(
     """Run a kernel to its end. One launch runs at a time in a process; others wait.
 
     ``blocks`` names the blocks to run (all when None); blocks of a cluster run together, so that naming one runs its
-    cluster. Raises ``EmulatorFault``; Ctrl-C ends a launch of the main thread as Python's own handler has it.
+    cluster. Without clusters, ``together`` of them do, in the order named. Raises ``EmulatorFault``; Ctrl-C ends a
+    launch of the main thread as Python's own handler has it.
     """
     _check_shape(grid, block, shared_bytes, cluster, blocks)
+    if not 1 <= together <= MAX_CLUSTER or (together > 1 and cluster > 1):
+        raise UsageError(
+            f"together is {together}; 1 to {MAX_CLUSTER} blocks of a grid without clusters can run in turns"
+        )
     packed, registered = Arguments(args, emulator_tensor_map.pack), buffers(args)
     request = _Request(thunk, packed.address, packed.address, packed.nbytes)
     request.observer = observer.encode() if observer else None
@@ -181,7 +188,7 @@ def launch(
     request.seed = seed % 2**64
     request.grid = (ctypes.c_uint32 * 3)(*grid)
     request.block = (ctypes.c_uint32 * 3)(*block)
-    request.cluster_blocks, request.shared_bytes = cluster, shared_bytes
+    request.cluster_blocks, request.shared_bytes, request.together = cluster, shared_bytes, together
     request.policy = POLICIES.index(policy)
     result = _Result()
     with _launch_lock:

@@ -45,18 +45,29 @@ struct ClusterShare {
     }
   }
 
-  // This block's part of a K block of the tile; the first `rows` rows of A.
+  // Bytes of a K block that arrive here, the slices of all; of `rows` rows of A.
+  static __device__ __forceinline__ u32 a_bytes(int rows) { return u32(sizeof(TileA)) / plan::BM * rows; }
+  static __device__ __forceinline__ u32 b_bytes() { return sizeof(TileB); }
+
+  // This block's part of a K block of either operand; the first `rows` rows of A.
+  __device__ __forceinline__ void load_a(Ring& ring, int stage, const TensorMap& a_map, int row, int rows, int k0) const {
+    constexpr int BOX = plan::BM / plan::CLUSTER_N / (plan::HALF_TAIL ? 2 : 1);
+    u32 mates = 0;
+    for (int i = 0; i < plan::CLUSTER_N; ++i) mates |= 1u << (rank_m + plan::CLUSTER_M * i);
+    load_operand<plan::CLUSTER_N, BOX>(ring.stages[stage].a, a_map, ring.full[stage], row, rows, k0, rank_n, u16(mates));
+  }
+  __device__ __forceinline__ void load_b(Ring& ring, int stage, const TensorMap& b_map, int col, int k0) const {
+    constexpr int BOX = plan::BN / plan::CLUSTER_M;
+    u32 mates = 0;
+    for (int i = 0; i < plan::CLUSTER_M; ++i) mates |= 1u << (i + plan::CLUSTER_M * rank_n);
+    load_operand<plan::CLUSTER_M, BOX>(ring.stages[stage].b, b_map, ring.full[stage], col, plan::BN, k0, rank_m, u16(mates));
+  }
+  // Both, by one thread.
   __device__ __forceinline__ void load(Ring& ring, Cursor at, const TensorMap& a_map, const TensorMap& b_map, int row, int col,
                                        int rows, int k0) const {
-    constexpr int BOX_A = plan::BM / plan::CLUSTER_N / (plan::HALF_TAIL ? 2 : 1), BOX_B = plan::BN / plan::CLUSTER_M;
-    u32 row_mates = 0, column_mates = 0;
-    for (int i = 0; i < plan::CLUSTER_N; ++i) row_mates |= 1u << (rank_m + plan::CLUSTER_M * i);
-    for (int i = 0; i < plan::CLUSTER_M; ++i) column_mates |= 1u << (i + plan::CLUSTER_M * rank_n);
-    Stage& stage = ring.stages[at.stage];
-    Mbarrier& full = ring.full[at.stage];
-    mbarrier_expect_tx(full, u32(sizeof(TileA)) / plan::BM * rows + u32(sizeof(TileB)));  // the slices of all
-    load_operand<plan::CLUSTER_N, BOX_A>(stage.a, a_map, full, row, rows, k0, rank_n, u16(row_mates));
-    load_operand<plan::CLUSTER_M, BOX_B>(stage.b, b_map, full, col, plan::BN, k0, rank_m, u16(column_mates));
+    mbarrier_expect_tx(ring.full[at.stage], a_bytes(rows) + b_bytes());
+    load_a(ring, at.stage, a_map, row, rows, k0);
+    load_b(ring, at.stage, b_map, col, k0);
   }
 
   // One warp has read a stage: tell everybody whose loads fill it. By all lanes of the warp.

@@ -6,7 +6,13 @@ namespace tw {
 // Two neighbours of a row of C with `n` columns; what lies past its end is left out.
 template <class T>
 __device__ __forceinline__ void store_pair(T* row, int column, int n, float first, float second, bool aligned) {
-  if (aligned && column + 1 < n) return store<1>(reinterpret_cast<u32*>(row + column), Vec<u32, 1>{{pack<T>(first, second)}});
+  if (aligned && column + 1 < n) {
+    if constexpr (sizeof(T) == 2) {
+      return store<1>(reinterpret_cast<u32*>(row + column), Vec<u32, 1>{{pack<T>(first, second)}});
+    } else {
+      return store<2>(row + column, Vec<T, 2>{{from_float<T>(first), from_float<T>(second)}});
+    }
+  }
   if (column < n) row[column] = from_float<T>(first);
   if (column + 1 < n) row[column + 1] = from_float<T>(second);
 }

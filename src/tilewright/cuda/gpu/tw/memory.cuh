@@ -21,6 +21,10 @@ template <int N, class T> __device__ __forceinline__ void store(T* p, Vec<T, N> 
   memcpy(&raw, &v, sizeof v);
   *reinterpret_cast<typename Raw<N * sizeof(T)>::type*>(p) = raw;
 }
+// st.v4.f32: four accumulators, which no copy into integers may come between: for that, ptxas serialises the wgmmas before.
+__device__ __forceinline__ void store_accumulators(float* p, float a, float b, float c, float d) {
+  *reinterpret_cast<float4*>(p) = make_float4(a, b, c, d);
+}
 
 // The elements of a vector as floats. A pair of bf16 takes one shift and one AND.
 template <int N> __device__ __forceinline__ void widen(float* out, Vec<float, N> v) {

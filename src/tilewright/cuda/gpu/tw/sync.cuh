@@ -2,6 +2,9 @@
 #pragma once
 #include <tw/types.cuh>
 namespace tw {
+// What other threads see of this one's accesses around an atomic, and it of theirs (PTX ISA, ".sem"). With a release, what this
+// thread wrote, and what it knows of by a barrier, comes before it; with an acquire, what was released before it is known after.
+enum class Order { kRelaxed, kAcquire, kRelease, kAcquireRelease };
 // barrier.cta.sync (PTX ISA, "barrier"): wait until `threads` threads have arrived at named barrier `id`.
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -17,4 +20,17 @@ __device__ __forceinline__ float shfl_down(float v, int delta) { return __shfl_d
 // atom.add (PTX ISA, "atom"), relaxed, returning the old value.
 __device__ __forceinline__ float atomic_add(float* p, float v) { return atomicAdd(p, v); }
 __device__ __forceinline__ u32 atomic_add(u32* p, u32 v) { return atomicAdd(p, v); }
+// atom.SEM.gpu.global.add.u32: the same with an order between all threads of the GPU, whatever block they are of.
+template <Order ORDER> __device__ __forceinline__ u32 atomic_add(u32* p, u32 v) {
+  u32 old;
+  if constexpr (ORDER == Order::kAcquireRelease)
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(__cvta_generic_to_global(p)), "r"(v) : "memory");
+  else if constexpr (ORDER == Order::kRelease)
+    asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(__cvta_generic_to_global(p)), "r"(v) : "memory");
+  else if constexpr (ORDER == Order::kAcquire)
+    asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(__cvta_generic_to_global(p)), "r"(v) : "memory");
+  else
+    old = atomicAdd(p, v);
+  return old;
+}
 }  // namespace tw

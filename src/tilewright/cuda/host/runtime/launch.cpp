@@ -92,10 +92,10 @@ void check_around_shared(const Block& block) {
         block.index.z);
 }
 
-void run(u64 cluster) {
+// `ids` are those of the blocks, by rank.
+void run(const u64* ids, u32 blocks) {
   poll_interrupts();
-  const u32 blocks = g_request->cluster_blocks;
-  for (u32 rank = 0; rank < blocks; ++rank) prepare_block(g_cluster.blocks[rank], rank, cluster * blocks + rank);
+  for (u32 rank = 0; rank < blocks; ++rank) prepare_block(g_cluster.blocks[rank], rank, ids[rank]);
   g_cluster.block_count = blocks;
   g_cluster.warp_count = blocks * g_cluster.blocks[0].warps;
   g_cluster.alive = blocks * g_cluster.blocks[0].threads;
@@ -109,21 +109,28 @@ void run(u64 cluster) {
   g_counts.blocks += blocks;
 }
 
+// Blocks that run together: a cluster's, or as many as were asked for.
+u32 resident(const LaunchRequest& request) {
+  return request.cluster_blocks > 1 ? request.cluster_blocks : request.together;
+}
+
 // The body of a launch, on the driver's stack.
 void drive() {
   set_leavable(true);
   const LaunchRequest& request = *g_request;
-  const u64 size = request.cluster_blocks;
-  if (request.block_ids) {
-    u64 last = ~u64(0);  // one run for neighbours of one cluster
-    for (u64 i = 0; i < request.block_id_count; ++i) {
-      const u64 cluster = request.block_ids[i] / size;
-      if (cluster != last) run(cluster);
-      last = cluster;
-    }
-  } else {
-    const u64 clusters = u64(request.grid[0]) * request.grid[1] * request.grid[2] / size;
-    for (u64 cluster = 0; cluster < clusters; ++cluster) run(cluster);
+  const u64 size = request.cluster_blocks, blocks = u64(request.grid[0]) * request.grid[1] * request.grid[2];
+  const u64 count = request.block_ids ? request.block_id_count : blocks;
+  const u64 most = resident(request);
+  u64 ids[kMaxClusterBlocks], last = ~u64(0);
+  u32 gathered = 0;
+  for (u64 i = 0; i < count; ++i) {
+    const u64 block = request.block_ids ? request.block_ids[i] : i, cluster = block / size;
+    if (size > 1 && cluster == last) continue;  // one run for neighbours of one cluster
+    last = cluster;
+    for (u64 rank = 0; rank < size; ++rank) ids[gathered++] = cluster * size + rank;
+    if (gathered < most && i + 1 < count) continue;
+    run(ids, gathered);
+    gathered = 0;
   }
   end_launch();
 }
@@ -172,10 +179,10 @@ TW_API void tw_launch(const tw::LaunchRequest* request, tw::LaunchResult* result
   if (request->observer && !g_observer) {
     set_kind("internal");
     g_report.add("no observer is called %s", request->observer);
-  } else if (!reserve_stacks(request->cluster_blocks * threads_per_block()) ||
-             !reserve_shared(request->cluster_blocks, request->shared_bytes)) {
+  } else if (!reserve_stacks(resident(*request) * threads_per_block()) ||
+             !reserve_shared(resident(*request), request->shared_bytes)) {
     set_kind("memory");
-    const u32 threads = request->cluster_blocks * threads_per_block();
+    const u32 threads = resident(*request) * threads_per_block();
     g_report.add(
         "the system gives no memory for %u threads: %llu MB of address space for their stacks, and shared memory "
         "(ulimit -v may forbid it)",

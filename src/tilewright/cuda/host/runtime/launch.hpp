@@ -15,6 +15,7 @@ struct LaunchRequest {
   u32 buffer_count;
   u32 grid[3], block[3];
   u32 cluster_blocks, shared_bytes;
+  u32 together;    // blocks that run in turns, of a grid without clusters; 1: one after another
   u32 policy;      // AsyncPolicy
   u32 interrupts;  // whether Ctrl-C is this launch's to handle
 };

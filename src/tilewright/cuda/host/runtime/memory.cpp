@@ -127,7 +127,7 @@ static bool describe_shared(Report& report, u64 address) {
 }
 
 static void describe_near(Report& report, u64 address, u32 index, u32 count, const Buffer& buffer) {
-  static const char* const operands[] = {" (a)", " (b)", " (c)"};
+  static const char* const operands[] = {" (a)", " (b)", " (c)", " (partials)", " (counters)"};
   const u64 end = buffer.base + extent_of(buffer);
   const u64 element = buffer.element_bytes ? buffer.element_bytes : 1;
   if (address < buffer.base)
@@ -136,7 +136,7 @@ static void describe_near(Report& report, u64 address, u32 index, u32 count, con
     report.add("%llu bytes past the end of", (unsigned long long)(address - end));
   else
     report.add("inside");
-  report.add(" matrix %u%s of %llux%llu elements of %llu bytes", index, count == 3 ? operands[index] : "",
+  report.add(" matrix %u%s of %llux%llu elements of %llu bytes", index, count == 3 || count == 5 ? operands[index] : "",
              (unsigned long long)buffer.rows, (unsigned long long)(buffer.row_bytes / element),
              (unsigned long long)element);
   if (address < buffer.base || buffer.pitch == 0) return;

@@ -40,6 +40,10 @@ class Watcher final : public Observer {
     watch(*fiber, place, address, bytes, Tracer::kAtomic, Operation::kAtomic, pc);
   }
 
+  void atomic_order(const void* address, Fiber* fiber, bool acquire, bool release) override {
+    if (mode & kRace) g_race.atomic_order(address, *fiber, acquire, release);
+  }
+
   void barrier_arrive(const void* key, Fiber* fiber) override {
     if (mode & kRace) g_race.arrive(key, *fiber);
   }
@@ -140,7 +144,11 @@ class Watcher final : public Observer {
     const bool shared = place.space == Space::kShared;
     if (!shared && place.space != Space::kGlobal) return;
     if (mode & kTrace) g_tracer.access(fiber, place, address, bytes, kind, pc);
-    if (shared && (mode & kRace)) g_race.access(fiber, place.index, place.offset, bytes, operation, pc);
+    if (!(mode & kRace)) return;
+    if (shared)
+      g_race.access(fiber, place.index, place.offset, bytes, operation, pc);
+    else
+      g_race.global_access(fiber, place.index, place.offset, bytes, operation, pc);
   }
 };
 

@@ -67,7 +67,7 @@ Place locate_elsewhere(const Fiber& fiber, u64 address, u32 bytes, bool write, u
     const u64 in_row = from_start < b.pitch ? from_start : from_start % b.pitch;
     if (!fits(in_row, bytes, b.row_bytes)) continue;  // padding here, but maybe a row of another view of this memory
     if (is_misaligned(address, bytes)) misaligned(address, bytes, write, pc);
-    return {Space::kGlobal, i, 0};
+    return {Space::kGlobal, i, u32(from_start)};
   }
   for (u32 i = 0; i < g_block_count; ++i) {  // those of the cluster, this fiber's own among them
     const u64 offset = address - u64(g_blocks[i].shared);

@@ -8,7 +8,7 @@ enum class Space : u8 { kLocal, kShared, kGlobal, kRuntime };
 struct Place {
   Space space;
   u32 index;   // shared: rank of the block whose arena it is; global: the operand
-  u32 offset;  // shared: bytes from the arena's start
+  u32 offset;  // bytes from the start of that arena, or of that operand (of which it is the low 32 bits)
 };
 
 // Whether bytes offset to offset + bytes are inside an extent. Below its start, offset is near 2^64 and a sum wraps.

@@ -18,6 +18,8 @@ void RaceDetector::cluster_begin(Block* blocks, u32 count, u32 threads) {
   copies_.clear();
   destinations_.clear();
   remote_.clear();
+  global_.each([](u64, Cell& cell) { free(cell.older); });
+  global_.clear();
   async_count_ = 0;
   joined_ = fenced_ = {};
   for (u32 rank = 0; rank < count; ++rank) {
@@ -179,6 +181,26 @@ void RaceDetector::leave(const void* key, const Fiber& fiber) {
     set_known(thread, phase);  // which has it all
   else
     learn(thread, phase);
+}
+
+// ---- atomics that order ----
+
+void RaceDetector::atomic_order(const void* address, const Fiber& fiber, bool acquire, bool release) {
+  Barrier& word = barriers_[u64(address)];
+  if (acquire && word.completed != nullptr) learn(thread_of(fiber), word.completed);
+  if (!release) return;
+  open_phase(word);  // it goes on with what the atomics before it released
+  gather(word, slot_of(fiber));
+  complete(address);
+}
+
+// A plain store to the word: whoever reads that does not learn what atomics before it released.
+void RaceDetector::forget_released(u32 rank, u32 offset) {
+  if (!(rank & kInOperand)) return;
+  u32 count;
+  Barrier& word = barriers_[buffers(&count)[rank & ~kInOperand].base + offset];
+  clocks_.release(word.completed);
+  word.completed = nullptr;
 }
 
 // ---- mbarriers ----

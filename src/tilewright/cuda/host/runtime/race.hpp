@@ -16,7 +16,12 @@
 // first, by one that learned of it, or by the one that issues the second. PTX ISA, "Causality Order": proxy-preserved
 // order holds within one proxy only, for reads before writes, too (its example of clusterlaunchcontrol.try_cancel fences
 // a generic read before an asynchronous write). The other way round needs none: completion implies it ("Async Proxy").
-// Operations on mbarriers are the generic proxy's. Scopes are not looked at: each order holds for the whole cluster.
+// Operations on mbarriers are the generic proxy's. Scopes are not looked at: each order holds for all that run together.
+//
+// Where several blocks run together, a cluster's or others, their ordinary accesses of operands in global memory are
+// watched in the same way; what TMA and cp.async do there is not. An atomic with an order releases to its address what
+// its thread knows, and acquires what atomics before it released there, until somebody stores to it (PTX ISA, "Release
+// and Acquire Patterns").
 #pragma once
 #include "clock.hpp"
 #include "places.hpp"
@@ -34,6 +39,8 @@ class RaceDetector {
   void thread_exit(const Fiber& fiber);
 
   void access(const Fiber& fiber, u32 rank, u32 offset, u32 bytes, Operation operation, u64 pc);
+  void global_access(const Fiber& fiber, u32 operand, u32 offset, u32 bytes, Operation operation, u64 pc);
+  void atomic_order(const void* address, const Fiber& fiber, bool acquire, bool release);
 
   // Barriers of a block, a warp or a cluster.
   void arrive(const void* barrier, const Fiber& fiber);
@@ -154,6 +161,7 @@ class RaceDetector {
   void add_groups(Clock* clock, u32 slot) const;
   void gather(Barrier& barrier, u32 slot);
   void open_phase(Barrier& barrier);
+  void forget_released(u32 rank, u32 offset);
 
   // race_access.cpp: what happens to cells
   template <class Visit> void each_cell(u32 rank, u32 offset, u32 bytes, Visit visit);
@@ -174,6 +182,7 @@ class RaceDetector {
   Block* blocks_ = nullptr;
   Clocks clocks_;
   Shadow shadows_[kMaxClusterBlocks];
+  Table<Cell> global_;  // by address / cell_bytes_
   Thread* threads_ = nullptr;
   Groups* products_ = nullptr;  // wgmma of each warp
   u32 thread_room_ = 0;

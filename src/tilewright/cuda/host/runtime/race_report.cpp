@@ -21,6 +21,7 @@ u32 RaceReports::copy(RaceReport* out, u32 room) const {
 
 Deed RaceDetector::deed(Operation operation, u32 rank, u32 offset, u64 pc) {
   if (operation == Operation::kRead) return Deed::kRead;
+  if (rank & kInOperand) return operation == Operation::kWrite ? Deed::kWrote : Deed::kUpdated;
   const u64 init_pc = mbarrier_at(rank, offset & ~7u).init_pc;
   if (operation == Operation::kWrite) return pc == init_pc ? Deed::kInitialised : Deed::kWrote;
   return init_pc != 0 ? Deed::kSignalled : Deed::kUpdated;
@@ -44,7 +45,7 @@ void RaceDetector::report(RaceKind kind, u32 rank, u32 offset, const Event& firs
 }
 
 void RaceDetector::report(RaceKind kind, u32 rank, u32 offset, const Party& first, const Party& second) {
-  const Dim3 block = blocks_[second.rank].index;
+  const Dim3 block = blocks_[second.rank].index;  // of who acted; of kExit, of who returned
   reports_.add({u32(kind), rank, offset, cell_bytes_, {block.x, block.y, block.z}, 1, first, second});
 }
 }  // namespace tw

@@ -15,6 +15,9 @@ enum class RaceKind : u32 {
 // Who accesses shared memory. kBlock: only as the second party of kExit.
 enum class Agent : u32 { kThread, kCpAsync, kTmaLoad, kTmaStore, kWgmma, kBlock };
 
+// Where, in place of a block's rank: in global memory, in the operand of this number.
+enum : u32 { kInOperand = 1u << 31 };
+
 // What it did. An mbarrier is initialised, and signalled by arrivals, waits and bytes that land.
 enum class Deed : u32 { kRead, kWrote, kUpdated, kInitialised, kSignalled, kExited };
 
@@ -27,7 +30,7 @@ struct Party {
 
 // One finding. The first party acted earlier in this run; an uninitialised read has only a second.
 struct RaceReport {
-  u32 kind, rank, offset, bytes;  // where: block rank and byte of its shared memory
+  u32 kind, rank, offset, bytes;  // where: block rank and byte of its shared memory, or kInOperand + its number and byte
   u32 block[3];                   // of the second party
   u32 times;                      // findings of this kind at these two places in the program
   Party first, second;

@@ -96,6 +96,8 @@ struct Observer {
   // A compiler-instrumented access of kernel code, or one that a primitive makes on its behalf.
   virtual void access(u64 address, u32 bytes, bool write, u64 pc) = 0;
   virtual void atomic(u64 address, u32 bytes, u64 pc) = 0;
+  // The same atomic also orders: it acquires what was released at that address, or releases what its thread did, or both.
+  virtual void atomic_order(const void* /*address*/, Fiber*, bool /*acquire*/, bool /*release*/) {}
   // Any barrier: `key` names the barrier object. arrive by each; complete once by the last; leave by each that waited.
   // The last one calls leave for all that waited, right after complete: `fiber` need not be the current one.
   virtual void barrier_arrive(const void* key, Fiber* fiber) = 0;

@@ -40,10 +40,13 @@ float shuffle(const char* name, float value, int selector, void (*work)(Warp&)) 
   return shuffle.received;
 }
 
-template <class T> T add(T* address, T value, u64 pc) {
+template <class T> T add(T* address, T value, u64 pc, bool acquire = false, bool release = false) {
   if (u64(address) % sizeof(T))
     fault("misaligned", "atomic_add of %u bytes at %p", u32(sizeof(T)), static_cast<void*>(address));
-  if (g_observer) g_observer->atomic(u64(address), sizeof(T), pc);
+  if (g_observer) {
+    g_observer->atomic(u64(address), sizeof(T), pc);
+    if (acquire || release) g_observer->atomic_order(address, current_fiber(), acquire, release);
+  }
   const T old = *address;
   *address = old + value;
   yield_now_and_then();
@@ -113,4 +116,8 @@ float tw_atomic_add_f32(float* address, float value) {
 
 unsigned tw_atomic_add_u32(unsigned* address, unsigned value) {
   return tw::add(address, value, tw::u64(__builtin_return_address(0)));
+}
+
+unsigned tw_atomic_add_ordered(unsigned* address, unsigned value, bool acquire, bool release) {
+  return tw::add(address, value, tw::u64(__builtin_return_address(0)), acquire, release);
 }

@@ -45,6 +45,10 @@ template <int N, class T> __device__ __forceinline__ void store(T* p, Vec<T, N> 
   host::keep_whole(raw);
   *reinterpret_cast<typename Raw<N * sizeof(T)>::type*>(p) = raw;
 }
+// Four accumulators as one access of 16 bytes.
+__device__ __forceinline__ void store_accumulators(float* p, float a, float b, float c, float d) {
+  store<4>(p, Vec<float, 4>{{a, b, c, d}});
+}
 
 // The elements of a vector as floats.
 template <int N> __device__ __forceinline__ void widen(float* out, Vec<float, N> v) {

@@ -2,6 +2,9 @@
 #pragma once
 #include <tw/types.cuh>
 namespace tw {
+// What other threads see of this one's accesses around an atomic, and it of theirs (PTX ISA, ".sem"). With a release, what this
+// thread wrote, and what it knows of by a barrier, comes before it; with an acquire, what was released before it is known after.
+enum class Order { kRelaxed, kAcquire, kRelease, kAcquireRelease };
 // Wait until `threads` threads have arrived at named barrier `id`.
 __device__ __forceinline__ void barrier_sync(int id, int threads) { tw_barrier_sync(id, threads); }
 // Count as arrived and go on.
@@ -13,4 +16,9 @@ __device__ __forceinline__ float shfl_down(float v, int delta) { return tw_shuff
 // Add and return the old value; no other thread comes between.
 __device__ __forceinline__ float atomic_add(float* p, float v) { return tw_atomic_add_f32(p, v); }
 __device__ __forceinline__ u32 atomic_add(u32* p, u32 v) { return tw_atomic_add_u32(p, v); }
+// The same on global memory with an order between all threads of the GPU, whatever block they are of.
+template <Order ORDER> __device__ __forceinline__ u32 atomic_add(u32* p, u32 v) {
+  return tw_atomic_add_ordered(p, v, ORDER == Order::kAcquire || ORDER == Order::kAcquireRelease,
+                               ORDER == Order::kRelease || ORDER == Order::kAcquireRelease);
+}
 }  // namespace tw
