@@ -115,7 +115,7 @@ def test_planning_all_candidates_is_a_matter_of_milliseconds() -> None:
     assert (time.perf_counter() - start) / 1000 < 100e-6
 
 
-FAMILIES = ["decode_gemv", "decode_mma", "mma_sync", "simt", "swapab", "wgmma"]
+FAMILIES = ["decode_gemv", "decode_mma", "mma_sync", "simt", "splitk", "streamk", "swapab", "wgmma"]
 
 
 def test_families_register_themselves_once() -> None:

@@ -173,6 +173,8 @@ def test_a_family_that_cannot_read_the_problem_says_why() -> None:
         "rung 11: dtype is fp32; tensor cores multiply bf16 or fp16",
         "rung 5: dtype is fp32; tensor cores multiply bf16 or fp16",
         "swapab swap-ab: dtype is fp32; bf16 and fp16 are possible",
+        "splitk split-k: dtype is fp32; bf16 and fp16 are possible",
+        "streamk stream-k: dtype is fp32; bf16 and fp16 are possible",
         "decode gemv takes M of 1 to 4, and M is 1024: it would read the weights again for the rest",
         "decode mma takes M of 1 to 16, and M is 1024: the branch for it is swapab",
     }

@@ -70,6 +70,11 @@ class PartsPlan(BranchPlan):
         return {"threads": 128 * (self.consumers + 1)}
 
     @property
+    def traits(self) -> tuple[str, ...]:
+        """Stages, cluster, and one warpgroup where not two multiply."""
+        return (f"s{self.stages}", f"{self.cluster_m}x{self.cluster_n}", *(["1wg"] if self.consumers == 1 else []))
+
+    @property
     def cluster(self) -> int:
         """Blocks of a cluster."""
         return self.cluster_m * self.cluster_n

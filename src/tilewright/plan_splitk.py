@@ -30,6 +30,11 @@ class SplitKPlan(PartsPlan):
     splits: int = 2
     interleave_k: bool = False
 
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """Those of the tile, and the parts."""
+        return (*super().traits, f"split-K{self.splits}", *(["interleaved"] if self.interleave_k else []))
+
     def parts(self, problem: Problem) -> int:
         """Parts of a tile."""
         return min(self.splits, self.k_blocks(problem))

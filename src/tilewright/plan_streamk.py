@@ -29,6 +29,11 @@ class StreamKPlan(PartsPlan):
     two_tiles: bool = False
     shared_first: bool = True
 
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """Those of the tile, and what is shared."""
+        return (*super().traits, "stream-K", *(["two-tiles"] if self.two_tiles else []))
+
     def waves(self, problem: Problem) -> tuple[int, int]:
         """Waves of whole tiles, and the tiles whose K blocks are shared."""
         clusters, tiles = self.clusters(problem), self.cluster_tiles(problem)

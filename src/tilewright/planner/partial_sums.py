@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.planner.machine import Machine
-from tilewright.planner.raster import Floats, Ints
+from tilewright.planner.raster import Bools, Floats, Ints
 
 PARTIAL_BYTES = 4  # of a sum in fp32
 ARRIVE_US = 1.5
@@ -22,15 +22,15 @@ def splitk_items(tiles: Ints, splits: Ints) -> Ints:
     return tiles * splits
 
 
-def streamk_tiles(tiles: Ints, places: Ints) -> Ints:
-    """Tiles that share K, of a stream-K grid of ``places`` blocks: the last whole round with what does not fill one.
+def streamk_tiles(tiles: Ints, places: Ints, two_tiles: Bools) -> Ints:
+    """Tiles that share K, of a stream-K grid of ``places`` blocks: those that do not fill a round.
 
-    The others are computed whole, round by round. None where the tiles fill their rounds; all where there is no more
-    than one round. With the round before the last one, no block has less than one and more than two tiles' worth.
+    The others are computed whole, round by round. None where the tiles fill their rounds. With ``two_tiles`` the last
+    full round is shared too, so that no block has less than one and more than two tiles' worth.
     """
     rest = tiles % places
-    shared = np.where(rest == 0, 0, np.minimum(tiles, rest + np.where(tiles > places, places, 0)))
-    return shared.astype(np.int64)
+    shared: Ints = rest + np.where((rest > 0) & (tiles > places) & two_tiles, places, 0)
+    return shared
 
 
 def streamk_parts(shared: Ints, places: Ints, steps: Ints) -> Ints:
@@ -61,7 +61,8 @@ def reduction_us(parts: Ints, tiles: Ints, tile_elements: Ints, machine: Machine
     """Writing ``parts`` of ``tiles`` that are cut, and the last arriver's sum of one, in microseconds.
 
     The parts are written by all SMs at what L2 takes; only the blocks that come last read, each those of its own tile,
-    at what one SM draws. Nothing where no tile is cut: ``parts`` is then 0, or as many as the tiles.
+    at what one SM draws: all at once, or in groups and then their sums, which is a root of as many twice. Nothing where
+    no tile is cut: ``parts`` is then 0, or as many as the tiles.
     """
     c = machine.calibration
     cut = (parts > tiles) & (tiles > 0)
@@ -70,8 +71,10 @@ def reduction_us(parts: Ints, tiles: Ints, tile_elements: Ints, machine: Machine
     hertz = c.boost_clock_mhz * 1e6
     write = parts * bytes_of / (active * c.l2_bytes_per_clk_per_sm * hertz)
     each = parts / np.maximum(tiles, 1)
-    read = each * bytes_of / (c.l2_alone_bytes_per_clk * hertz)
-    return np.where(cut, write * 1e6, 0.0), np.where(cut, read * 1e6 + ARRIVE_US, 0.0)
+    one = bytes_of / (c.l2_alone_bytes_per_clk * hertz) * 1e6
+    groups = 2 * np.ceil(np.sqrt(each))
+    last = np.minimum(each * one + ARRIVE_US, groups * one + 2 * ARRIVE_US)
+    return np.where(cut, write * 1e6, 0.0), np.where(cut, last, 0.0)
 
 
 def workspace_bytes(parts: Ints, tile_elements: Ints) -> Ints:

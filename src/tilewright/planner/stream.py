@@ -1,8 +1,8 @@
 """The model of kernels that read one operand, the weights, once, and do little else: their time is that of bytes.
 
-    time = launch + first load + sum over rounds of all(tensor, shared port, L2, HBM, issue) + the end
+    time = launch + first load + sum over rounds of max(tensor, shared port, issue, L2 with HBM) + the end
 
-What goes on at once delays each other where it comes near (``supply.together``). HBM delivers at its bandwidth if
+L2 and HBM delay each other where they come near (``supply.together``). HBM delivers at its bandwidth if
 enough is on its way: the bytes in flight come back once a *turnaround*, and an SM draws no more than its share of L2.
 A kernel under a dependent launch starts while the one before ends: then launch and first load cost nothing.
 """
@@ -29,8 +29,10 @@ from tilewright.roofline import peak_tflops, roof_of
 class Stream:
     """What candidates do for one problem: arrays with an entry each, clocks, bytes and steps of one block and one tile.
 
-    ``split`` blocks share K of a tile; ``places`` tiles are computed at the same time on ``reached`` SMs. A block is
-    given ``own_bytes`` by L2, of them ``weight_bytes`` from HBM. Its loads follow one another: ``chain`` times
+    ``split`` blocks share a tile; ``places`` tiles are computed at the same time on ``reached`` SMs. The last round is
+    ``last_part`` of one: 1, or where its tiles are cut to fit, what each place then has of a tile. A block is given
+    ``own_bytes`` by L2 and ``shared_bytes`` with its cluster, of them ``weight_bytes`` from HBM. ``ring_clk`` is as
+    ``terms.Work`` has it. Its loads follow one another: ``chain`` times
     ``turnaround_us``, that of what is in flight. ``ramp_us`` is what the kernel before and this one have between them
     beside the launch, which a dependent launch hides with it; ``end_us`` passes from the last load to the end of the
     grid. ``first_clk`` is what passes from a block's start to its first byte; ``hides_first`` says that a dependent
@@ -43,16 +45,19 @@ class Stream:
     places: Ints
     reached: Ints
     own_bytes: Floats
+    shared_bytes: Floats
     weight_bytes: Floats
     chain: Floats
     turnaround_us: float
     tensor_clk: Floats
     port_clk: Floats
     issue_clk: Floats
+    ring_clk: Floats
+    last_part: Floats
     launch_us: Floats
     ramp_us: float
     first_clk: Floats
-    end_us: float
+    end_us: Floats
     end_clk: Floats
     dependent: Bools
     hides_first: bool
@@ -71,10 +76,16 @@ class Stream:
         """Tiles of the last round."""
         return self.tiles - (self.rounds - 1) * self.places
 
+    @cached_property
+    def worth(self) -> Floats:
+        """Whole tiles that all rounds come to."""
+        found: Floats = (self.rounds - 1) * self.places + self.last_part * self.last
+        return found
+
     @property
     def useful(self) -> Floats:
         """The share of places, rounds and elements of tiles that has work of the problem."""
-        share: Floats = self.useful_elements * self.tiles / (self.rounds * self.places)
+        share: Floats = self.useful_elements * self.worth / ((self.rounds - 1 + self.last_part) * self.places)
         return share
 
 
@@ -91,23 +102,23 @@ class StreamEstimate:
         whole_s = reads / c.hbm_read_bytes_per_s + problem.bytes_c / c.hbm_write_bytes_per_s
         # Two kinds of rounds, one a row: those in which all places have a tile, and the last.
         tiles = np.stack([np.minimum(s.places, s.tiles), s.last])
-        self._weight = np.stack([s.rounds - 1, np.ones_like(s.rounds)]).astype(float)
+        self._weight = np.stack([s.rounds - 1.0, s.last_part])
         if s.flows:
             many = s.tiles > s.places
             self._weight = np.where(many, np.stack([s.tiles / s.places, np.zeros(len(s.tiles))]), self._weight)
         blocks = tiles * s.split
         active = np.minimum(blocks, s.reached)
         self._resident = -(-blocks // active)  # of the SM that has most
-        one = machine.l2_seconds(s.own_bytes, np.zeros_like(s.own_bytes), active)
+        one = machine.l2_seconds(s.own_bytes, s.shared_bytes, active)
         self._l2_s = self._resident * one
         hbm = [
-            whole_s * tiles / s.tiles,
+            whole_s * tiles / s.worth,
             self._resident * s.weight_bytes / DRAW_BYTES_PER_S,
             np.broadcast_to(s.chain * s.turnaround_us * 1e-6, tiles.shape),
         ]
         self._hbm_s = together(hbm)
-        executed = s.flop * s.tiles * s.split * s.pj_per_flop
-        through_l2 = s.own_bytes * s.tiles * s.split + problem.bytes_c
+        executed = s.flop * s.worth * s.split * s.pj_per_flop
+        through_l2 = (s.own_bytes + s.shared_bytes) * s.worth * s.split + problem.bytes_c
         self._energy = Energy(
             (executed + through_l2 * c.energy_pj_per_l2_byte) * 1e-12,
             np.full(len(s.tiles), problem.bytes_moved * c.energy_pj_per_hbm_byte * 1e-12),
@@ -130,8 +141,14 @@ class StreamEstimate:
             "shared_port": self._resident * s.port_clk / hertz,
             "l2": self._l2_s,
             "hbm": self._hbm_s,
-            "issue": self._resident * s.issue_clk / hertz,
+            "issue": np.maximum(self._resident * s.issue_clk, s.ring_clk) / hertz,
         }
+
+    def _main(self, parts: dict[str, Floats]) -> Floats:
+        """Of a round: what an SM does itself, or what L2 and HBM deliver meanwhile."""
+        busy = np.maximum(np.maximum(parts["tensor"], parts["shared_port"]), parts["issue"])
+        longest: Floats = np.maximum(busy, together([parts["l2"], parts["hbm"]]))
+        return longest
 
     def _around(self, hertz: Floats) -> tuple[Floats, Floats, Floats]:
         """Launch, first load and end."""
@@ -148,7 +165,7 @@ class StreamEstimate:
         return total
 
     def _seconds(self, hertz: Floats) -> Floats:
-        main = self._total(_main(self._parts(hertz)))
+        main = self._total(self._main(self._parts(hertz)))
         return sum(self._around(hertz), start=main)
 
     def at(self, hertz: Floats) -> Times:
@@ -159,14 +176,8 @@ class StreamEstimate:
             "launch": launch,
             "first_load": first,
             **{name: self._total(parts[name]) for name in INSIDE},
-            "main_loop": self._total(_main(parts)),
+            "main_loop": self._total(self._main(parts)),
             "epilogue": end,
         }
         total = launch + first + terms["main_loop"] + end
         return Times(self._floor_us, total * 1e6, hertz / 1e6, {name: value * 1e6 for name, value in terms.items()})
-
-
-def _main(parts: dict[str, Floats]) -> Floats:
-    """Of a round: the longest of what an SM does itself, together with what L2 and HBM deliver."""
-    busy = np.maximum(np.maximum(parts["tensor"], parts["shared_port"]), parts["issue"])
-    return together([busy, parts["l2"], parts["hbm"]])

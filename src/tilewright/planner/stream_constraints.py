@@ -16,6 +16,7 @@ _OCCUPANCY = "cuOccupancyMaxActiveClusters on an H200 of 132 SMs"
 _REGISTERS = "CUDA C++ Programming Guide, registers of an SM; what ptxas takes beside them was counted"
 _LITTLE = "arithmetic, Little's law: bytes in flight are a rate times the time they are on their way"
 _TOKENS = "arithmetic: every block, or warp, asks for its tokens over all of its K"
+_WORKSPACE = "arithmetic: a tile of fp32 for each part"
 _SHARES = "arithmetic: K in steps, dealt out to those that share it"
 
 
@@ -96,6 +97,17 @@ def reach(split: int, clusters: int, sms: int, tiles: int) -> Finding:
     said += f"; {blocks} of {sms} SMs have work at a time"
     least = ENOUGH_SMS * sms
     return Finding("SMs with work", blocks >= least, blocks, least, "SMs", said, _OCCUPANCY, hard=False)
+
+
+def cut(said: str, used: float) -> Finding:
+    """How K of the tiles is dealt out, in the plan's words, and how much of the places has work."""
+    return Finding("parts", used >= GOOD_SHARES, used, GOOD_SHARES, "", said, _SHARES, hard=False)
+
+
+def workspace(count: int, keeps: float) -> Finding:
+    """Bytes of partial sums, written once and read once, against those that stay in L2."""
+    said = f"partial sums and counters take a workspace of {_kb(count)}; L2 keeps {_kb(keeps)}"
+    return Finding("workspace", count <= keeps, count, keeps, "B", said, _WORKSPACE, hard=False)
 
 
 def _kb(count: float) -> str:

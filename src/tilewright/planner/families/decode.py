@@ -31,6 +31,7 @@ SLOTS = 128  # lanes that an SM issues for in a clock
 # Registers beside those that ``DecodePlan`` knows of, a token: its pointer, and its elements made fp32. With them the
 # blocks an SM are as many as scripts/check_kernels.py found to have room without spilling.
 TOKEN_REGISTERS = 6
+BLOCK_REGISTERS = 16  # the same of mma.sync, a block of 16x8 sums beyond the first
 _ROWS_AND_LOADS = ((1, 4), (1, 8), (2, 2), (2, 4), (4, 1), (4, 2))  # of a warp, 4 to 8 loads in flight
 _WARPS = tuple((wk, wr) for wk, wr in product((1, 2, 4, 8, 16), (1, 2, 4)) if 4 <= wk * wr <= 16)
 
@@ -140,23 +141,26 @@ class Decode(Family):
         steps = -(-np.maximum(1, -(-problem.k // bk)) // wk)
         chunks = weights / 16
         read = weights + np.minimum(bm, problem.m) * line * t["wr"]
-        dtypes = np.ones(len(bm))
+        ones = np.ones(len(bm))
         stream = Stream(
             tiles=tiles,
             split=np.ones_like(tiles),
             places=machine.sms * t["blocks"],
             reached=np.full_like(tiles, machine.sms),
             own_bytes=weights + tokens,
+            shared_bytes=0 * weights,
             weight_bytes=weights,
             chain=steps / t["batches"] + 1,
             turnaround_us=self.turnaround_us * c.residual(self.name, "turnaround"),
             tensor_clk=self.multiply_clk(t, problem, machine),
             port_clk=read / gpu.shared_bytes_per_clock,
             issue_clk=chunks * self.issued(t, problem.aligned) / SLOTS,
-            launch_us=dtypes * c.launch_us,
+            ring_clk=0 * weights,
+            last_part=ones,
+            launch_us=ones * c.launch_us,
             ramp_us=self.ramp_us * c.residual(self.name, "ramp"),
-            first_clk=dtypes * c.tma_latency_hbm_clk,
-            end_us=self.drain_us * c.residual(self.name, "drain"),
+            first_clk=ones * c.tma_latency_hbm_clk,
+            end_us=ones * (self.drain_us * c.residual(self.name, "drain")),
             end_clk=bm * bn * wk * 4 / gpu.shared_bytes_per_clock + 0.0,
             dependent=dependent,
             hides_first=False,  # blocks find room on an SM as those of the kernel before leave it
@@ -244,8 +248,9 @@ def _mma_plans(dtype: DType, nt: int, a: Layout, b: Layout, aligned: bool) -> tu
                     dtype, aligned=aligned, a_layout=a, b_layout=b, nt=nt, rb=rb, un=un, batches=batches, wk=wk,
                     wr=wr, blocks_per_sm=blocks,
                 )  # fmt: skip
-                found.append(plan)
-                break
+                if not aligned or plan.registers + MMA.spare(plan) <= plan.available_registers:
+                    found.append(plan)
+                    break
     return tuple(found)
 
 
@@ -262,6 +267,11 @@ class Mma(Decode):
         """With as many blocks of 8 tokens as there are."""
         nt = 1 if problem.m <= 8 else 2
         return _mma_plans(problem.dtype, nt, problem.a_layout, problem.b_layout, problem.aligned)
+
+    def spare(self, plan: DecodePlan) -> int:
+        """With what each block of 16x8 beyond the first takes, and the order of loads where there is one batch."""
+        assert isinstance(plan, MmaPlan)
+        return SPARE_REGISTERS + BLOCK_REGISTERS * (plan.nt * plan.rb - 1) + (8 if plan.batches == 1 else 0)
 
     def issued(self, t: dict[str, Ints], aligned: bool) -> Floats:
         """A load, a mma.sync for each 8 tokens, and the loads of these, which serve all rows."""
@@ -300,5 +310,6 @@ def _shape(name: str, plan: DecodePlan, batches: int, accumulators: int, sms: in
 
 
 GEMV = Gemv()
+MMA = Mma()
 register(GEMV)
-register(Mma())
+register(MMA)

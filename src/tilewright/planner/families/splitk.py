@@ -1,0 +1,82 @@
+"""The split-K branch: each tile's K in even parts, for fewer tiles than SMs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tilewright.plan_base import Plan
+from tilewright.plan_parts import PartsPlan
+from tilewright.plan_splitk import LEAST_BLOCKS, SplitKPlan
+from tilewright.plan_tensor import SWIZZLE_ROW
+from tilewright.planner.candidate import Candidate, Predicted
+from tilewright.planner.family import Offer, register
+from tilewright.planner.machine import Machine
+from tilewright.planner.parts import Cut, Cutting, Parts, base_plans, cluster_tiles
+from tilewright.planner.raster import Ints
+from tilewright.problem import Problem
+
+SPLITS = (2, 3, 4, 5, 6, 8, 11, 16, 22, 33, 44, 66)
+MOST_ROUNDS = 2  # of parts; with more, fewer parts do
+
+
+class SplitK(Parts):
+    """Tiles and clusters, each with parts that fill one round of clusters, or two."""
+
+    name = "splitk"
+    kind = SplitKPlan
+
+    def offer(self, problem: Problem, machine: Machine) -> Offer:
+        """The plans that leave a part its ``LEAST_BLOCKS`` K blocks; the fewest parts of each tile in any case."""
+        plans = base_plans(SplitKPlan, problem.dtype, problem.a_layout, problem.b_layout)
+        plans = tuple(plan for plan in plans if plan.cluster <= machine.sms)
+        blocks = max(1, -(-problem.k // SWIZZLE_ROW))
+        rows, splits = [], []
+        counted = cluster_tiles(plans, problem).tolist()
+        for row, (plan, tiles) in enumerate(zip(plans, counted, strict=True)):
+            places = machine.places(plan.cluster)
+            for each in SPLITS:
+                few = tiles * each <= MOST_ROUNDS * places and each * LEAST_BLOCKS <= blocks
+                if few or each == SPLITS[0]:
+                    rows.append(row)
+                    splits.append(each)
+        parts = np.minimum(np.array(splits), blocks)
+
+        def finish(index: int, plan: PartsPlan, problem: Problem) -> PartsPlan:
+            return plan.with_(splits=splits[index]).two_levels(problem)
+
+        cut = _cut(parts, blocks)
+        offer = self.offered(plans, np.array(rows), cut, problem, machine, machine.dependent_launch, finish)
+        return _with_splits(offer, splits)
+
+    def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
+        """An offer of one plan, as it is."""
+        assert isinstance(plan, SplitKPlan)
+        blocks = max(1, -(-problem.k // SWIZZLE_ROW))
+        cut = _cut(np.array([plan.parts(problem)]), blocks)
+        offer = self.offered((plan,), np.zeros(1, dtype=np.int64), cut, problem, machine, plan.dependent_launch,
+                             lambda _index, _plan, _problem: plan)  # fmt: skip
+        return _with_splits(offer, [plan.splits])
+
+
+def _cut(parts: Ints, blocks: int) -> Cutting:
+    def cut(tiles: Ints, places: Ints) -> Cut:
+        share = -(-blocks // parts) / blocks
+        several = parts > 1
+        return Cut(tiles * parts, share, np.ones(len(parts)), np.where(several, tiles * parts, 0),
+                   np.where(several, tiles, 0), parts < 1)  # fmt: skip
+
+    return cut
+
+
+def _with_splits(offer: Offer, splits: list[int]) -> Offer:
+    """The candidates with the parts of each."""
+
+    def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
+        return replace(offer.make(index, terms, predicted), split=splits[index])
+
+    return replace(offer, make=make)
+
+
+register(SplitK())

@@ -1,0 +1,62 @@
+"""The stream-K branch: whole waves of tiles, and the K blocks of what is left in equal shares."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.plan_base import Plan
+from tilewright.plan_parts import PartsPlan
+from tilewright.plan_streamk import StreamKPlan
+from tilewright.plan_tensor import SWIZZLE_ROW
+from tilewright.planner import partial_sums
+from tilewright.planner.family import Offer, register
+from tilewright.planner.machine import Machine
+from tilewright.planner.parts import Cut, Cutting, Parts, base_plans, cluster_tiles
+from tilewright.planner.raster import Bools, Ints
+from tilewright.problem import Problem
+
+
+class StreamK(Parts):
+    """Tiles and clusters, each with the last full wave among what is shared and without it."""
+
+    name = "streamk"
+    kind = StreamKPlan
+
+    def offer(self, problem: Problem, machine: Machine) -> Offer:
+        """Both ways to cut each tile and cluster, the second where there is a full wave."""
+        plans = base_plans(StreamKPlan, problem.dtype, problem.a_layout, problem.b_layout)
+        plans = tuple(plan for plan in plans if plan.cluster <= machine.sms)
+        counted = cluster_tiles(plans, problem).tolist()
+        full = [tiles > machine.places(plan.cluster) for plan, tiles in zip(plans, counted, strict=True)]
+        two = [(row, two) for row, more in enumerate(full) for two in ((False, True) if more else (False,))]
+        rows, two_tiles = np.array([row for row, _ in two]), np.array([each for _, each in two])
+
+        def finish(index: int, plan: PartsPlan, problem: Problem) -> PartsPlan:
+            return plan.with_(two_tiles=bool(two_tiles[index])).two_levels(problem)
+
+        return self.offered(plans, rows, _cut(two_tiles, problem), problem, machine, machine.dependent_launch, finish)
+
+    def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
+        """An offer of one plan, as it is."""
+        assert isinstance(plan, StreamKPlan)
+        cut = _cut(np.array([plan.two_tiles]), problem)
+        return self.offered((plan,), np.zeros(1, dtype=np.int64), cut, problem, machine, plan.dependent_launch,
+                            lambda _index, _plan, _problem: plan)  # fmt: skip
+
+
+def _cut(two_tiles: Bools, problem: Problem) -> Cutting:
+    def cut(tiles: Ints, places: Ints) -> Cut:
+        blocks = max(1, -(-problem.k // SWIZZLE_ROW))
+        shared = partial_sums.streamk_tiles(tiles, places, two_tiles)
+        whole = (tiles - shared) // places
+        # A share in whole K blocks, as what each place has of a tile in the last round.
+        part = -(-shared * blocks // places) / blocks
+        parts = partial_sums.streamk_parts(shared, places, np.full_like(tiles, blocks))
+        none = shared == 0
+        items = np.where(none, tiles, (whole + 1) * places)
+        return Cut(items, np.ones(len(tiles)), np.where(none, 1.0, part), parts, shared, whole > 0)
+
+    return cut
+
+
+register(StreamK())

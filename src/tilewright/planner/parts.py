@@ -1,0 +1,214 @@
+"""The work of split-K and stream-K: rung 11's main loop over parts of K of tiles, and the sums of what it leaves.
+
+A part is what ``persistent.py`` says of a whole tile, times its share of K; ``partial_sums.py`` has what is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.errors import UsageError
+from tilewright.plan_parts import TILES, PartsPlan
+from tilewright.plan_tensor import SHARED_LIMIT
+from tilewright.planner import constraints, partial_sums
+from tilewright.planner import stream_constraints as limits
+from tilewright.planner.candidate import Candidate, Predicted, Raster
+from tilewright.planner.facts import Shape, candidate
+from tilewright.planner.family import Family, Offer
+from tilewright.planner.judgement import Finding
+from tilewright.planner.lazy import LazySequence
+from tilewright.planner.machine import Machine
+from tilewright.planner.persistent import columns, persistent_work
+from tilewright.planner.raster import Bools, Floats, Ints, Order
+from tilewright.planner.stream import Stream, StreamEstimate
+from tilewright.planner.supply import DRAIN_US, RAMP_US, TURNAROUND_US
+from tilewright.problem import Layout, Problem
+
+SPREAD = (0.88, 1.20)
+MORE_TILES = ((128, 192, 2), (192, 128, 3), (64, 192, 1), (128, 64, 2))
+CLUSTERS = ((1, 1), (2, 1), (1, 2))
+TEAM_REGISTERS = {1: (40, 248), 2: (40, 232), 3: (56, 152)}  # of loading threads and of those that multiply
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How K of the tiles is cut: arrays with an entry a candidate, of cluster tiles and clusters.
+
+    ``items`` parts, or whole tiles, are computed ``places`` at a time; each has ``share`` of a tile's K, and places
+    have ``last_part`` of one in the last round. ``parts`` are left by ``cut`` tiles and added up; where ``covered``,
+    under whole tiles.
+    """
+
+    items: Ints
+    share: Floats
+    last_part: Floats
+    parts: Ints
+    cut: Ints
+    covered: Bools
+
+
+Cutting = Callable[[Ints, Ints], Cut]
+"""From cluster tiles and the clusters that run at a time to how the tiles are cut."""
+
+
+def base_plan(plan_kind: type[PartsPlan], dtype: DType, a: Layout, b: Layout, kind: Any, **more: Any) -> PartsPlan:
+    """A plan of a tile with a full ring. Raises ``UsageError`` where no kernel has it."""
+    (bm, bn, consumers), (cluster_m, cluster_n) = kind
+    producer, consumer = TEAM_REGISTERS[consumers]
+    plan = plan_kind(
+        dtype, bm, bn, 64, True, a, b, stages=2, consumers=consumers, producer_registers=producer,
+        consumer_registers=consumer, cluster_m=cluster_m, cluster_n=cluster_n, group=8 // cluster_m, **more,
+    )  # fmt: skip
+    return plan.full()
+
+
+@lru_cache(maxsize=32)
+def base_plans(plan_kind: type[PartsPlan], dtype: DType, a: Layout, b: Layout) -> tuple[PartsPlan, ...]:
+    """One of each tile and cluster."""
+    found = []
+    for kind in product((*TILES, *MORE_TILES), CLUSTERS):
+        with suppress(UsageError):
+            found.append(base_plan(plan_kind, dtype, a, b, kind))
+    return tuple(found)
+
+
+@lru_cache(maxsize=32)
+def base_columns(plans: tuple[PartsPlan, ...]) -> dict[str, Ints]:
+    """What of the plans no problem changes."""
+    return columns([plan.core for plan in plans])
+
+
+def cluster_tiles(plans: Sequence[PartsPlan], problem: Problem) -> Ints:
+    """Tiles of whole clusters of each plan."""
+    t = base_columns(tuple(plans))
+    down, across = t["bm"] * t["cluster_m"], t["bn"] * t["cluster_n"]
+    tiles: Ints = -(-problem.m // down) * -(-problem.n // across)
+    return tiles
+
+
+class Parts(Family):
+    """What both families have. ``residuals`` are factors on the constants of the same names."""
+
+    residuals = ("ramp", "drain", "arrive")
+    kind: type[PartsPlan]
+
+    def prices(self, plan: Any) -> bool:
+        """Those of its kernel."""
+        return isinstance(plan, self.kind)
+
+    def refusal(self, problem: Problem) -> str | None:
+        """What the plan says of the dtype, and TMA of the lines of the matrices."""
+        try:
+            base_plan(self.kind, problem.dtype, problem.a_layout, problem.b_layout, (TILES[0], (1, 1)))
+        except UsageError as error:
+            return str(error)
+        lines = constraints.tma_lines(problem)
+        return None if lines.ok else lines.sentence
+
+    def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
+        """A tile of 128 x 128, with the reason."""
+        plan = base_plan(self.kind, Problem(1, 1, 1, "bf16").dtype, "row", "column", (TILES[2], (1, 1)))
+        return candidate(problem, self._shape(plan, machine.sms), rejected=reason)
+
+    def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
+        """How the work is cut, and the sums that leaves."""
+        plan = candidate.plan
+        assert isinstance(plan, PartsPlan)
+        yield limits.cut(plan.said(problem), candidate.wave_efficiency)
+        yield limits.workspace(plan.workspace_bytes(problem), machine.l2_keeps_bytes)
+
+    def offered(
+        self, plans: Sequence[PartsPlan], rows: Ints, cut: Cutting, problem: Problem,
+        machine: Machine, dependent: bool, finish: Callable[[int, PartsPlan, Problem], PartsPlan],
+    ) -> Offer:  # fmt: skip
+        """An offer of the ``rows`` of ``plans``, each as ``cut(tiles, places)`` has it; ``finish`` makes the plan."""
+        c, itemsize = machine.calibration, problem.dtype.itemsize
+        t = {name: values[rows] for name, values in base_columns(tuple(plans)).items()}
+        cluster = t["cluster_m"] * t["cluster_n"]
+        places = np.ones_like(cluster)
+        for size in np.unique(cluster).tolist():
+            places[cluster == size] = machine.places(size)
+        wgmma = np.array([c.wgmma_clocks(each) for each in t["bn"].tolist()])
+        group = np.array([plans[row].group for row in rows.tolist()])
+        order = Order(problem.m, problem.n, t["bm"] * t["cluster_m"], t["bn"] * t["cluster_n"], group, group < 0)
+        whole = persistent_work(problem, machine, t, order, places, wgmma, group < 0)
+        tiles = whole.tiles
+        how = cut(tiles, places)
+        elements = t["bm"] * t["bn"] * cluster
+        write, last = partial_sums.reduction_us(how.parts, how.cut, elements, machine)
+        covered = np.where(how.covered, 0.0, 1.0)
+        rounds = -(-how.items // places)
+        worth = (rounds - 1) * places + (how.items - (rounds - 1) * places) * how.last_part
+        arrive = last * c.residual(self.name, "arrive") * covered
+        stream = Stream(
+            tiles=how.items,
+            split=cluster,
+            places=places,
+            reached=places * cluster,
+            own_bytes=whole.own_bytes * how.share,
+            shared_bytes=whole.shared_bytes * how.share,
+            weight_bytes=problem.bytes_moved / (worth * cluster),
+            chain=whole.chain * how.share,
+            turnaround_us=TURNAROUND_US,
+            tensor_clk=whole.tensor_clk * how.share,
+            port_clk=whole.port_clk * how.share,
+            issue_clk=whole.issue_clk * how.share,
+            ring_clk=whole.ring_clk * how.share,
+            last_part=how.last_part,
+            launch_us=whole.launch_us,
+            ramp_us=RAMP_US * c.residual(self.name, "ramp"),
+            first_clk=whole.first_clk,
+            end_us=DRAIN_US * c.residual(self.name, "drain") + write + arrive,
+            end_clk=whole.epilogue_clk * rounds,  # nothing is multiplied meanwhile
+            dependent=np.full(len(rows), dependent),
+            hides_first=True,
+            flows=False,
+            useful_elements=problem.m * problem.n / (tiles * elements),
+            flop=whole.flop * how.share,
+            pj_per_flop=whole.pj_per_flop,
+        )
+        estimate = StreamEstimate(stream, problem, machine)
+        stage = (t["bm"] + t["bn"]) * 64 * itemsize
+
+        def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
+            at = int(places[index])
+            plan = plans[int(rows[index])]
+            plan = finish(index, plan.with_(blocks=at * plan.cluster, dependent_launch=dependent), problem)
+            made = candidate(
+                problem, self._shape(plan, at), raster=Raster(plan.group, "m"), plan=plan, terms_us=terms,
+                predicted_us=predicted,
+            )  # fmt: skip
+            rounds = float(stream.rounds[index]) - 1 + float(how.last_part[index])
+            used = float(how.items[index] * how.share[index]) if how.share[index] < 1 else float(tiles[index])
+            spent = rounds * at * min(float(how.share[index]), 1.0)
+            return replace(made, waves=int(stream.rounds[index]), wave_efficiency=min(1.0, used / spent))
+
+        ties = np.stack([cluster, how.parts, -t["bm"] * t["bn"], stage, t["bm"], np.arange(len(rows))], axis=1)
+        nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
+        return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)
+
+    def _shape(self, plan: PartsPlan, places: int) -> Shape:
+        stage = plan.core.tile_bytes + 16
+        rest = plan.shared_bytes - plan.stages * stage
+        return Shape(
+            family=self.name,
+            tile=(plan.bm, plan.bn, plan.bk),
+            stages=plan.stages,
+            max_stages=(SHARED_LIMIT - rest) // stage,
+            max_stages_no_epilogue=SHARED_LIMIT // stage,
+            shared_bytes=plan.shared_bytes,
+            accumulator_registers_per_thread=plan.bm * plan.bn // (128 * plan.consumers),
+            consumers=plan.consumers,
+            schedule="cooperative",
+            places=places,
+            cluster=(plan.cluster_m, plan.cluster_n),
+            register_split=(plan.producer_registers, plan.consumer_registers),
+        )
