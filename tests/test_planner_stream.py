@@ -61,7 +61,7 @@ def test_more_bytes_are_never_faster_and_nothing_beats_hbm(m: int, n: int, k: in
     larger = problem(m, n + more[1], k + more[2])
     for plan in plans(m):
         small, large = (priced(plan, each, H200) for each in (problem(m, n, k), larger))
-        assert us(small) <= us(large) * (1 + 1e-6)
+        assert us(small) <= us(large) * 1.01  # tiles at an edge are taken as the mean of all
         floor = larger.bytes_moved / H200.gpu.hbm_bytes_per_s * 1e6
         assert us(large) >= floor
         dependent = priced(plan.with_(dependent_launch=True), larger, H200)
