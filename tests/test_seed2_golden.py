@@ -224,13 +224,13 @@ def test_a_tile_too_large_for_the_waves() -> None:
     assert found["waves"].value == pytest.approx(140 / 264)
     assert "140 tiles / 132 at a time = 1.061 waves: 2 to run, with 8 of 132 in the last" in found["waves"].sentence
     assert [each.name for each in judgement.mistakes] == ["a tile too large for the waves"]
-    # Smaller tiles recover it.
+    # Smaller tiles recover it, or the same ones whose K is shared in the last wave.
     assert judgement.better
     for better in judgement.better:
         gain = judgement.gain(better)
         assert gain is not None
         assert gain > 1.1
-        assert better.tile[0] * better.tile[1] < 128 * 256
+        assert better.tile[0] * better.tile[1] < 128 * 256 or better.family == "streamk"
 
 
 @pytest.mark.parametrize("m", [1, 16, 64])

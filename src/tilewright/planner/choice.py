@@ -118,8 +118,9 @@ def choose(
             continue
         found = own if stages in (None, own.stages) else None
         if own.family != FAMILY:
-            # Of tiles that the main kernel might have it is asked, unless another kernel has the tile as the pick.
-            if found is not None and (refused or rank == 0 or tile[0] % WARPGROUP_ROWS):
+            # Of tiles that the main kernel might have it is asked, unless a kernel of another kind has it as the pick.
+            best = rank == 0 and own.register_split is None
+            if found is not None and (refused or best or tile[0] % WARPGROUP_ROWS):
                 made = Choice(planning.problem, machine, tile, own.stages, cluster, own.consumers, own.schedule, (0, 0))
                 return replace(made, other=own), own
             continue

@@ -1,10 +1,11 @@
 """The model of kernels that read one operand, the weights, once, and do little else: their time is that of bytes.
 
-    time = launch + first load + sum over rounds of max(tensor, shared port, issue, L2 with HBM) + the end
+    time = launch + first load + sum over rounds of max(tensor, shared port, L2 with HBM and issue) + the end
 
-L2 and HBM delay each other where they come near (``supply.together``). HBM delivers at its bandwidth if
-enough is on its way: the bytes in flight come back once a *turnaround*, and an SM draws no more than its share of L2.
-A kernel under a dependent launch starts while the one before ends: then launch and first load cost nothing.
+L2, HBM and the steps of a ring delay each other where they come near (``supply.together``). HBM delivers at its
+bandwidth if enough is on its way: the bytes in flight come back once a *turnaround*, and an SM draws no more than
+``supply.DRAW_BYTES_PER_S``. A kernel under a dependent launch starts while the one before ends: then launch and ramp
+cost nothing, nor does the first load where the kernel can begin it.
 """
 
 from __future__ import annotations
@@ -145,9 +146,9 @@ class StreamEstimate:
         }
 
     def _main(self, parts: dict[str, Floats]) -> Floats:
-        """Of a round: what an SM does itself, or what L2 and HBM deliver meanwhile."""
-        busy = np.maximum(np.maximum(parts["tensor"], parts["shared_port"]), parts["issue"])
-        longest: Floats = np.maximum(busy, together([parts["l2"], parts["hbm"]]))
+        """Of a round: what an SM multiplies, or what L2 and HBM deliver meanwhile and its steps let them."""
+        busy = np.maximum(parts["tensor"], parts["shared_port"])
+        longest: Floats = np.maximum(busy, together([parts["l2"], parts["hbm"], parts["issue"]]))
         return longest
 
     def _around(self, hertz: Floats) -> tuple[Floats, Floats, Floats]:

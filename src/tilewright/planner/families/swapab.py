@@ -34,7 +34,7 @@ DEPTHS = (64, 128, 256)
 SPREAD = (0.92, 1.12)
 # From a study of such kernels on an H200, of 8 to 128 tokens; ``Calibration.residuals`` may scale each.
 PROLOGUE_CLK = 400  # barriers, tensor maps
-STEP_CLK = 150  # of a stage: a wait, the wgmmas of its slices, and its release
+STEP_CLK = 220  # of a stage: a wait, the wgmmas of its slices, and its release
 SWAP_CLK = 900  # the exchange of a cluster: two ways through distributed shared memory, and barriers
 EXCHANGE_BYTES_PER_CLK = 16  # of partial sums that a block sends and receives
 RESERVED = 1024  # bytes of shared memory that each block on an SM takes beside its own
