@@ -32,12 +32,18 @@ FP32_OUT: dict[str, Any] = {"out_dtype": FP32, "epilogue_columns": 16, "epilogue
 
 
 def small_plan(branch: str, dtype: DType = BF16, layouts: Layouts = BRANCH_LAYOUTS, **changes: Any) -> PartsPlan:
-    """Tiles of 64x64, a ring so short that it goes round, and a grid so small that a block has several units."""
-    cluster = changes.get("cluster_m", 1) * changes.get("cluster_n", 1)
+    """Tiles of 64x64, a ring so short that it goes round, and a grid so small that a block has several units.
+
+    Where 8 blocks share K, 64x128: columns that so many can store.
+    """
+    along_k = changes.get("cluster_k", 1)
+    cluster = changes.get("cluster_m", 1) * changes.get("cluster_n", 1) * along_k
     values: dict[str, Any] = {
         "bm": 64, "bn": 64, "bk": 64, "stages": 2, "consumers": 1, "consumer_registers": 248, "group": 2,
         "blocks": 5 * cluster,
     }  # fmt: skip
+    if along_k > 2:
+        values.update(bn=128 if along_k == 8 else 64, epilogue_columns=16)
     if branch == "splitk":
         values["splits"] = 3
     kind = KINDS[branch][1]

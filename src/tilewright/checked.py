@@ -32,7 +32,7 @@ def check(emulator: EmulatorBackend, kernel: KernelFile, plan: Plan, operands: O
     check_bounds(*launch, blocks, cluster=plan.cluster)
     if isinstance(plan, PartsPlan):
         # What blocks leave each other is the same without clusters, of which the emulator runs one at a time.
-        alone = plan.with_(cluster_m=1, cluster_n=1)
+        alone = plan.alone()
         rest = (alone.grid(problem), plan.block, arguments(alone, operands))
         shared = (*rest[:2], [*rest[2], *workspace_arguments(emulator, alone, problem)], alone.shared_bytes)
         check_races(

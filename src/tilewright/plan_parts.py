@@ -33,6 +33,7 @@ PREFIX = f"rung {LAST}: "
 # seen in trials of an earlier kernel (about 10 TB/s); and what tensor cores do.
 L2_BYTES_PER_CLOCK = 48
 MACS_PER_CLOCK = 2048
+CLUSTER_BYTES_PER_CLOCK = 32  # that a block gets of its cluster's shared memory: an assumption
 STEP_CLOCKS = 64  # between the wgmmas of two K blocks, so that larger tiles are better: an assumption
 FIXED_CLOCKS = 1500  # to meet at the counter and to begin reading: an assumption
 
@@ -77,12 +78,21 @@ class PartsPlan(BranchPlan):
     @property
     def cluster(self) -> int:
         """Blocks of a cluster."""
-        return self.cluster_m * self.cluster_n
+        return self.cluster_m * self.cluster_n * self.along_k
+
+    @property
+    def along_k(self) -> int:
+        """Blocks of a cluster that share the K blocks of a part, and add up in each other's shared memory."""
+        return 1
 
     @property
     def dependent(self) -> bool:
         """Whether a launch may start before the kernel ahead of it has ended."""
         return self.dependent_launch
+
+    def alone(self) -> Self:
+        """The same without clusters."""
+        return self.with_(cluster_m=1, cluster_n=1)
 
     @property
     def core(self) -> TensorPlan:
@@ -98,8 +108,16 @@ class PartsPlan(BranchPlan):
 
     @property
     def shared_parts(self) -> Mapping[str, int]:
-        """Bytes of a block's shared memory: rung 11's, and a word for what each warpgroup finds its counter to be."""
-        return {**self.core.shared_parts, "counters seen": SEEN_BYTES}
+        """Bytes of a block's shared memory: rung 11's, and a word for what each warpgroup finds its counter to be.
+
+        In a cluster along K also what the other blocks have of this one's share of the tile, in fp32, and two mbarriers
+        a warp.
+        """
+        parts = {**self.core.shared_parts, "counters seen": SEEN_BYTES}
+        if self.along_k > 1:
+            parts["partial sums"] = 4 * self.bm * self.bn // self.along_k * (self.along_k - 1)
+            parts["their barriers"] = 16 * 4 * self.consumers
+        return parts
 
     @property
     def tensor_boxes(self) -> tuple[TensorBox, ...]:
@@ -140,7 +158,7 @@ class PartsPlan(BranchPlan):
         return self.grid(problem)[0] // self.cluster
 
     def places(self, problem: Problem) -> tuple[int, int]:
-        """Tiles that a cluster leaves partial sums in, of all clusters together, and tiles that are so summed."""
+        """Slots that clusters leave partial sums of their tiles in, of all together, and tiles that are so summed."""
         raise NotImplementedError
 
     def workspace(self, problem: Problem) -> Workspace:
@@ -153,10 +171,10 @@ class PartsPlan(BranchPlan):
         counters = max((slots + tiles) * self.cluster * self.consumers, 1)
         if counters > MOST_COUNTERS:
             raise UsageError(
-                f"{self.of}: {problem} has {tiles * self.cluster} tiles to sum up and {counters} counters; a workspace "
-                f"has {MOST_COUNTERS}, and so many tiles need no cut"
+                f"{self.of}: {problem} has {tiles * self.core.cluster} tiles to sum up and {counters} counters; a "
+                f"workspace has {MOST_COUNTERS}, and so many tiles need no cut"
             )
-        return Workspace(max(slots * self.cluster * self.bm * self.bn, 4), counters)
+        return Workspace(max(slots * self.cluster * self.bm * self.bn // self.along_k, 4), counters)
 
     def neighbours(self, problem: Problem) -> Sequence[int]:
         """The blocks in an order in which those that share a tile are near each other."""
@@ -172,7 +190,8 @@ class PartsPlan(BranchPlan):
 
     def constants(self) -> Mapping[str, int | bool]:
         """What the kernels read as ``plan::NAME``: rung 11's, and how the work is cut."""
-        return {**self.core.constants(), "SHARED_BYTES": self.shared_bytes, "FAN_IN": self.fan_in, **self.cut()}
+        of_the_sum = {"FAN_IN": self.fan_in, "CLUSTER_K": self.along_k}
+        return {**self.core.constants(), "SHARED_BYTES": self.shared_bytes, **of_the_sum, **self.cut()}
 
     def cut(self) -> Mapping[str, int | bool]:
         """The constants of the kernel's own."""
@@ -211,10 +230,15 @@ class PartsPlan(BranchPlan):
         return STEP_CLOCKS + max(multiply, fed * self.bk * self.dtype.itemsize / L2_BYTES_PER_CLOCK)
 
     def sum_clocks(self, parts: float) -> float:
-        """Clocks to leave a partial sum and to add up ``parts`` of them, at the rate of loads from L2."""
+        """Clocks to leave a partial sum and to add up ``parts`` of them, at the rate of loads from L2.
+
+        A cluster along K adds up its own first, of which each block receives its share, and leaves and takes that.
+        """
         fan = self.fan_in or parts
         levels = [each for each in (min(parts, fan), -(-parts // fan)) if each > 1]
-        return sum(FIXED_CLOCKS + (1 + each) * 4 * self.bm * self.bn / L2_BYTES_PER_CLOCK for each in levels)
+        share = 4 * self.bm * self.bn / self.along_k
+        exchange = (self.along_k > 1) * FIXED_CLOCKS + (self.along_k - 1) * share / CLUSTER_BYTES_PER_CLOCK
+        return exchange + sum(FIXED_CLOCKS + (1 + each) * share / L2_BYTES_PER_CLOCK for each in levels)
 
     def two_levels(self, problem: Problem) -> Self:
         """The same, its tiles' parts added up in two steps where that is faster by the model."""
@@ -236,9 +260,12 @@ class PartsPlan(BranchPlan):
 
     def derived(self, gpu: GpuSpec, problem: Problem) -> dict[str, Any]:
         """What ``derive.derived`` says of rung 11's tile, with the cut as its bottleneck and the workspace's size."""
-        traffic = roofline.minimum_traffic(problem)
+        traffic, said = roofline.minimum_traffic(problem), derive_tensor.derived_tensor(self.core, gpu)
+        depth = self.k_blocks(problem) * self.bk
+        exchanged = 4 * (self.along_k - 1) * self.parts(problem) / depth  # each block its columns of all others, a part
         return {
-            **derive_tensor.derived_tensor(self.core, gpu),
+            **said,
+            "shared_load_bytes_per_mac": said["shared_load_bytes_per_mac"] + exchanged,
             "workspace_bytes": self.workspace_bytes(problem),
             "least_time_us": traffic.value / gpu.hbm_bytes_per_s * 1e6,
             "estimated_clocks": self.estimate(problem),

@@ -10,7 +10,9 @@ struct SplitK {
 
   __device__ __forceinline__ SplitK(int tiles, int k_blocks, int clusters, int cluster)
       : tiles(tiles),
-        parts(plan::SPLITS < k_blocks ? plan::SPLITS : k_blocks),
+        parts(plan::SPLITS * plan::CLUSTER_K <= k_blocks ? plan::SPLITS
+              : plan::CLUSTER_K <= k_blocks            ? k_blocks / plan::CLUSTER_K
+                                                       : 1),
         k_blocks(k_blocks),
         cluster(cluster),
         clusters(clusters),

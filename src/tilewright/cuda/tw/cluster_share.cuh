@@ -6,27 +6,31 @@
 #include <tw/sync.cuh>
 namespace tw {
 // A cluster is CLUSTER_M x CLUSTER_N blocks. Those of one column need the same tile of B, those of one row the same tile
-// of A: each loads a slice of it and multicasts it to the others.
-struct ClusterShare {
-  int rank_m, rank_n;
+// of A: each loads a slice of it and multicasts it to the others. A cluster may be several such groups, which share no loads.
+template <int GROUPS = 1> struct ClusterShare {
+  static constexpr int MATES = plan::CLUSTER_M * plan::CLUSTER_N;  // blocks of a group
+  int rank_m, rank_n, group;
 
-  __device__ __forceinline__ ClusterShare() : rank_m(0), rank_n(0) {
-    if (plan::CLUSTER_M * plan::CLUSTER_N == 1) return;
-    const int rank = int(cluster_rank());
-    rank_m = rank % plan::CLUSTER_M, rank_n = rank / plan::CLUSTER_M;
+  __device__ __forceinline__ ClusterShare() : rank_m(0), rank_n(0), group(0) {
+    if (MATES * GROUPS == 1) return;
+    const int rank = int(cluster_rank()), in_group = GROUPS == 1 ? rank : rank % MATES;
+    rank_m = in_group % plan::CLUSTER_M, rank_n = in_group / plan::CLUSTER_M;
+    if (GROUPS > 1) group = rank / MATES;
   }
+  // Of a block of this group in the cluster.
+  __device__ __forceinline__ int rank_of(int m, int n) const { return m + plan::CLUSTER_M * n + group * MATES; }
 
   // Blocks whose loads this one receives, itself among them; and the `i`-th of them.
   static constexpr int kLoaders = plan::CLUSTER_M + plan::CLUSTER_N - 1;
   __device__ __forceinline__ u32 loader(int i) const {
-    if (i < plan::CLUSTER_M) return u32(i + plan::CLUSTER_M * rank_n);
+    if (i < plan::CLUSTER_M) return u32(rank_of(i, rank_n));
     const int other = i - plan::CLUSTER_M;
-    return u32(rank_m + plan::CLUSTER_M * (other + (other >= rank_n)));
+    return u32(rank_of(rank_m, other + (other >= rank_n)));
   }
 
   // The barriers of all blocks of the cluster are there; or nobody of it needs this block's shared memory any more.
   static __device__ __forceinline__ void sync() {
-    if constexpr (plan::CLUSTER_M * plan::CLUSTER_N > 1) {
+    if constexpr (MATES > 1) {
       cluster_sync();
     } else {
       __syncthreads();
@@ -34,9 +38,13 @@ struct ClusterShare {
   }
 
   // After the thread that makes the barriers has made them, by all warps; `made` in the warp of that thread, which need
-  // not wait where it has no peers and may load at once.
+  // not wait where it shares no loads and may begin with them at once. Who reaches other groups then has cluster_wait to come.
   static __device__ __forceinline__ void begin(bool made) {
-    if constexpr (plan::CLUSTER_M * plan::CLUSTER_N > 1) {
+    if constexpr (MATES == 1 && GROUPS > 1) {
+      __syncwarp();
+      cluster_arrive();
+    }
+    if constexpr (MATES > 1) {
       cluster_sync();
     } else if (made) {
       barrier_arrive(0, plan::THREADS);
@@ -53,13 +61,13 @@ struct ClusterShare {
   __device__ __forceinline__ void load_a(Ring& ring, int stage, const TensorMap& a_map, int row, int rows, int k0) const {
     constexpr int BOX = plan::BM / plan::CLUSTER_N / (plan::HALF_TAIL ? 2 : 1);
     u32 mates = 0;
-    for (int i = 0; i < plan::CLUSTER_N; ++i) mates |= 1u << (rank_m + plan::CLUSTER_M * i);
+    for (int i = 0; i < plan::CLUSTER_N; ++i) mates |= 1u << rank_of(rank_m, i);
     load_operand<plan::CLUSTER_N, BOX>(ring.stages[stage].a, a_map, ring.full[stage], row, rows, k0, rank_n, u16(mates));
   }
   __device__ __forceinline__ void load_b(Ring& ring, int stage, const TensorMap& b_map, int col, int k0) const {
     constexpr int BOX = plan::BN / plan::CLUSTER_M;
     u32 mates = 0;
-    for (int i = 0; i < plan::CLUSTER_M; ++i) mates |= 1u << (i + plan::CLUSTER_M * rank_n);
+    for (int i = 0; i < plan::CLUSTER_M; ++i) mates |= 1u << rank_of(i, rank_n);
     load_operand<plan::CLUSTER_M, BOX>(ring.stages[stage].b, b_map, ring.full[stage], col, plan::BN, k0, rank_m, u16(mates));
   }
   // Both, by one thread.

@@ -34,30 +34,31 @@ struct Output {
 
 // The columns of the last chunk, where a tile has them: from the accumulators, under one test a tile. (From each slab,
 // under a test of its own, it was more than half of the kernel.)
-template <int BLOCKS, int ALL>
-__device__ __forceinline__ void store_rest(const Output& out, int row, int col, const float (&acc)[ALL][plan::BN / 2]) {
+template <int BLOCKS, int WIDTH, int ALL, int COUNT>
+__device__ __forceinline__ void store_rest(const Output& out, int row, int col, const float (&acc)[ALL][COUNT]) {
   const int whole = out.whole(), rest = whole - col;
-  if (whole == out.n || rest < 0 || rest >= plan::BN) return;
+  if (whole == out.n || rest < 0 || rest >= WIDTH) return;
 #pragma unroll
   for (int i = 0; i < BLOCKS; ++i) {
     float d[4] = {};
 #pragma unroll
-    for (int e = 0; e < plan::BN / 2; ++e) d[e % 4] = e / 4 == rest / 8 ? acc[i][e] : d[e % 4];
+    for (int e = 0; e < WIDTH / 2; ++e) d[e % 4] = e / 4 == rest / 8 ? acc[i][e] : d[e % 4];
     store_fragment(out.c, out.ldc, row + i * 64 + int(threadIdx.x) % 128 / 32 * 16, whole, out.m, out.n, d, false);
   }
 }
 
-// BLOCKS blocks of 64 rows, the first element at (row, col). `next` is the slab to use next, `barrier` a named barrier of
+// The first WIDTH columns of BLOCKS blocks of 64 rows, the first element at (row, col). `next` is the slab to use next, `barrier` a named barrier of
 // this warpgroup's own.
-template <int BLOCKS, int ALL>
+template <int BLOCKS, int WIDTH = plan::BN, int ALL, int COUNT>
 __device__ __forceinline__ void store_slabs(const Output& out, SlabRing& ring, int& next, int row, int col,
-                                            const float (&acc)[ALL][plan::BN / 2], int barrier) {
-  constexpr int COLUMNS = plan::EPILOGUE_COLUMNS, ACROSS = plan::BN / COLUMNS;
+                                            const float (&acc)[ALL][COUNT], int barrier) {
+  constexpr int COLUMNS = plan::EPILOGUE_COLUMNS, ACROSS = WIDTH / COLUMNS;
+  static_assert(ACROSS * COLUMNS == WIDTH && WIDTH <= COUNT * 2, "whole slabs");
   constexpr CacheHint HINT = plan::STORE_EVICT_FIRST ? CacheHint::kEvictFirst : CacheHint::kNone;
   const int thread = int(threadIdx.x) % 128, lane = thread % 32;
   // stmatrix.x4 takes rows 0-15 of columns 0-7 from lanes 0-15, of columns 8-15 from the others.
   const int line = thread / 32 * 16 + lane % 16, upper = lane / 16;
-  store_rest<BLOCKS>(out, row, col, acc);
+  store_rest<BLOCKS, WIDTH>(out, row, col, acc);
   const int first = out.n < 8 ? col + 8 : col;  // with no whole chunk, past the one column that the map has
 #pragma unroll
   for (int s = 0; s < BLOCKS * ACROSS; ++s) {
