@@ -10,6 +10,7 @@ import pytest
 from ladder_cases import product
 from part_cases import FP32_OUT, SPLIT, fresh, launched, small_plan, tight, workspace_for
 
+import tilewright
 from tilewright import nvrtc
 from tilewright.backends.base import Backend
 from tilewright.backends.cuda import CudaBackend
@@ -22,6 +23,8 @@ from tilewright.errors import EmulatorFault, UsageError
 from tilewright.operands import random_operands
 from tilewright.plan_base import Plan
 from tilewright.plan_splitk import LEAST_STAGES, SplitKPlan
+from tilewright.planner import partial_sums
+from tilewright.planner.plan import machine_of
 from tilewright.problem import Problem
 from tilewright.run import arguments, prepare, workspace_arguments
 
@@ -209,6 +212,27 @@ def test_the_rule(shape: tuple[int, int, int], shared: bool) -> None:
     assert plan.stages >= LEAST_STAGES
     assert plan.grid(problem)[0] <= (132 if plan.cluster < 4 else 120)
     assert Plan.from_dict(plan.to_dict()) == plan
+
+
+def test_the_planner_offers_them_where_tiles_are_few() -> None:
+    """With a time each; none for few tokens, for which swap-AB has clusters along K."""
+    for shape, offered in (((256, 256, 131072), True), ((64, 4096, 7168), False), ((4096, 4096, 4096), False)):
+        ranked = tilewright.plan(*shape, layout="rc", gpu="h200").ranked
+        plans = [each.plan for each in ranked if isinstance(each.plan, SplitKPlan)]
+        assert any(plan.cluster_k > 1 for plan in plans) == offered
+        for plan in plans:
+            if plan.cluster_k > 1:
+                assert plan.blocks % plan.cluster == 0
+                assert plan.work(tight(*shape)) <= plan.blocks // plan.cluster
+
+
+def test_the_planner_counts_each_blocks_share() -> None:
+    one, machine = np.ones(1, dtype=np.int64), machine_of("h200", None, None)[0]
+    alone = partial_sums.exchange_us(one, 128 * 128 * one, machine)
+    pair, four = (partial_sums.exchange_us(blocks * one, 128 * 128 * one, machine) for blocks in (2, 4))
+    assert alone.tolist() == [0.0]
+    moved = (four - partial_sums.EXCHANGE_US) / (pair - partial_sums.EXCHANGE_US)
+    assert moved == pytest.approx(1.5)  # three quarters of a tile against a half
 
 
 # ---- the compiler ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -127,7 +127,7 @@ class SplitKPlan(PartsPlan):
         A block keeps ``LEAST_BLOCKS`` K blocks. Raises ``UsageError`` for a dtype that the kernel does not multiply.
         """
         found: list[SplitKPlan] = []
-        for plan in _shared(tiles_for(cls, problem, aligned=aligned)):
+        for plan in with_clusters(tiles_for(cls, problem, aligned=aligned)):
             most = plan.k_blocks(problem) // (LEAST_BLOCKS * plan.cluster_k)
             if most < 1 < plan.cluster_k:
                 continue
@@ -138,7 +138,7 @@ class SplitKPlan(PartsPlan):
         return min(found, key=lambda plan: (plan.estimate(problem), plan.splits, plan.cluster_k, -plan.bm * plan.bn))
 
 
-def _shared(plans: Iterator[PartsPlan]) -> Iterator[SplitKPlan]:
+def with_clusters(plans: Iterable[PartsPlan]) -> Iterator[SplitKPlan]:
     """Each as it is, and with each number of blocks that can share a part, on the SMs that such clusters reach."""
     for plan in plans:
         assert isinstance(plan, SplitKPlan)

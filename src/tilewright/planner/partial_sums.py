@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.plan_parts import CLUSTER_BYTES_PER_CLOCK
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints
 
@@ -15,6 +16,9 @@ PARTIAL_BYTES = 4  # of a sum in fp32
 ARRIVE_US = 1.5
 """From a part's last store to what its last arriver can rely on: a fence, a counter in L2, and its answer; from a study
 on an H200, in which a reduction through the workspace costs 3 to 4 us with its bytes."""
+
+EXCHANGE_US = 0.5
+"""From a block's last store into its cluster's shared memory to what the others can rely on: an assumption."""
 
 
 def splitk_items(tiles: Ints, splits: Ints) -> Ints:
@@ -75,6 +79,16 @@ def reduction_us(parts: Ints, tiles: Ints, tile_elements: Ints, machine: Machine
     groups = 2 * np.ceil(np.sqrt(each))
     last = np.minimum(each * one + ARRIVE_US, groups * one + 2 * ARRIVE_US)
     return np.where(cut, write * 1e6, 0.0), np.where(cut, last, 0.0)
+
+
+def exchange_us(blocks: Ints, tile_elements: Ints, machine: Machine) -> Floats:
+    """What ``blocks`` of a cluster need to add up their accumulators of a tile in each other's shared memory.
+
+    Each receives its share of the tile from all others. In microseconds; nothing where a block is alone.
+    """
+    received = (blocks - 1) / blocks * tile_elements * float(PARTIAL_BYTES)
+    moved = received / (CLUSTER_BYTES_PER_CLOCK * machine.calibration.boost_clock_mhz)
+    return np.where(blocks > 1, EXCHANGE_US + moved, 0.0)
 
 
 def workspace_bytes(parts: Ints, tile_elements: Ints) -> Ints:

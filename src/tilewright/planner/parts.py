@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.plan_parts import TILES, PartsPlan
-from tilewright.plan_tensor import SHARED_LIMIT
+from tilewright.plan_tensor import SHARED_LIMIT, SWIZZLE_ROW
 from tilewright.planner import constraints, partial_sums
 from tilewright.planner import stream_constraints as limits
 from tilewright.planner.candidate import Candidate, Predicted, Raster
@@ -94,6 +94,13 @@ def cluster_tiles(plans: Sequence[PartsPlan], problem: Problem) -> Ints:
     return tiles
 
 
+def _shared(share: Floats, along_k: Ints, problem: Problem) -> Floats:
+    """Of a part that blocks of a cluster share, what one of them has: whole K blocks."""
+    deep = max(1, -(-problem.k // SWIZZLE_ROW))
+    whole = np.ceil(np.round(share * deep / along_k, 9)) / deep
+    return np.where(along_k > 1, whole, share)
+
+
 class Parts(Family):
     """What both families have. ``residuals`` are factors on the constants of the same names."""
 
@@ -132,7 +139,8 @@ class Parts(Family):
         """An offer of the ``rows`` of ``plans``, each as ``cut(tiles, places)`` has it; ``finish`` makes the plan."""
         c, itemsize = machine.calibration, problem.dtype.itemsize
         t = {name: values[rows] for name, values in base_columns(tuple(plans)).items()}
-        cluster = t["cluster_m"] * t["cluster_n"]
+        along_k = np.array([plans[row].along_k for row in rows.tolist()])
+        cluster = t["cluster_m"] * t["cluster_n"] * along_k
         places = np.ones_like(cluster)
         for size in np.unique(cluster).tolist():
             places[cluster == size] = machine.places(size)
@@ -142,8 +150,11 @@ class Parts(Family):
         whole = persistent_work(problem, machine, t, order, places, wgmma, group < 0)
         tiles = whole.tiles
         how = cut(tiles, places)
-        elements = t["bm"] * t["bn"] * cluster
-        write, last = partial_sums.reduction_us(how.parts, how.cut, elements, machine)
+        how = replace(how, share=_shared(how.share, along_k, problem))
+        elements = t["bm"] * t["bn"] * cluster // along_k
+        # Each block of a cluster along K leaves and adds up its share of a tile.
+        write, last = partial_sums.reduction_us(how.parts * along_k, how.cut * along_k, elements // along_k, machine)
+        write = write + partial_sums.exchange_us(along_k, t["bm"] * t["bn"], machine)
         covered = np.where(how.covered, 0.0, 1.0)
         rounds = -(-how.items // places)
         worth = (rounds - 1) * places + (how.items - (rounds - 1) * places) * how.last_part
@@ -163,7 +174,7 @@ class Parts(Family):
             issue_clk=whole.issue_clk * how.share,
             ring_clk=whole.ring_clk * how.share,
             last_part=how.last_part,
-            launch_us=whole.launch_us,
+            launch_us=np.where(along_k > 1, c.cluster_launch_us, whole.launch_us),
             ramp_us=RAMP_US * c.residual(self.name, "ramp"),
             first_clk=whole.first_clk,
             end_us=DRAIN_US * c.residual(self.name, "drain") + write + arrive,

@@ -3,42 +3,59 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
+from tilewright.dtypes import DType
 from tilewright.plan_base import Plan
 from tilewright.plan_parts import PartsPlan
-from tilewright.plan_splitk import LEAST_BLOCKS, SplitKPlan
+from tilewright.plan_splitk import LEAST_BLOCKS, SplitKPlan, with_clusters
 from tilewright.plan_tensor import SWIZZLE_ROW
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.family import Offer, register
 from tilewright.planner.machine import Machine
 from tilewright.planner.parts import Cut, Cutting, Parts, base_plans, cluster_tiles
 from tilewright.planner.raster import Ints
-from tilewright.problem import Problem
+from tilewright.problem import Layout, Problem
 
 SPLITS = (2, 3, 4, 5, 6, 8, 11, 16, 22, 33, 44, 66)
+CLUSTER_SPLITS = (1, 2, 3, 4, 5, 7, 8, 10, 15, 16, 30, 33)  # of tiles whose parts a cluster shares: 30 of 4, 66 of 2
+FEW = 64
 MOST_ROUNDS = 2  # of parts; with more, fewer parts do
 
 
+@lru_cache(maxsize=32)
+def _plans(dtype: DType, a: Layout, b: Layout) -> tuple[SplitKPlan, ...]:
+    """One of each tile and cluster, along K too."""
+    return tuple(with_clusters(base_plans(SplitKPlan, dtype, a, b)))
+
+
 class SplitK(Parts):
-    """Tiles and clusters, each with parts that fill one round of clusters, or two."""
+    """Tiles and clusters, each with parts that fill one round of clusters, or two; one where clusters share them.
+
+    Clusters share parts where C has more than ``FEW`` rows and columns: with fewer, swap-AB has clusters along K.
+    """
 
     name = "splitk"
     kind = SplitKPlan
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """The plans that leave a part its ``LEAST_BLOCKS`` K blocks; the fewest parts of each tile in any case."""
-        plans = base_plans(SplitKPlan, problem.dtype, problem.a_layout, problem.b_layout)
+        plans = _plans(problem.dtype, problem.a_layout, problem.b_layout)
         plans = tuple(plan for plan in plans if plan.cluster <= machine.sms)
         blocks = max(1, -(-problem.k // SWIZZLE_ROW))
         rows, splits = [], []
         counted = cluster_tiles(plans, problem).tolist()
         for row, (plan, tiles) in enumerate(zip(plans, counted, strict=True)):
             places = machine.places(plan.cluster)
-            for each in SPLITS:
-                few = tiles * each <= MOST_ROUNDS * places and each * LEAST_BLOCKS <= blocks
-                if few or each == SPLITS[0]:
+            shared = plan.cluster_k > 1
+            if shared and min(problem.m, problem.n) <= FEW:
+                continue
+            for each in CLUSTER_SPLITS if shared else SPLITS:
+                most = places if shared else MOST_ROUNDS * places
+                few = tiles * each <= most and each * plan.cluster_k * LEAST_BLOCKS <= blocks
+                if few or (each == SPLITS[0] and not shared):
                     rows.append(row)
                     splits.append(each)
         parts = np.minimum(np.array(splits), blocks)
