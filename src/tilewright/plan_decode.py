@@ -263,7 +263,7 @@ class Choice:
 
 
 def choose(m: int, n: int, k: int, *, dependent: bool = False) -> Choice:
-    """The kernel by rules that a study of such kernels on an H200 gave; ``tilewright.plan`` weighs their neighbours too.
+    """The kernel by rules that a study of such kernels on an H200 gave; ``tilewright.plan`` weighs the others too.
 
     ``dependent`` says that the launch may overlap the one before it.
     """
