@@ -22,6 +22,20 @@ DRAW_BYTES_PER_S = 85e9
 """What one SM draws from HBM: 64 SMs with a tile each do not reach the bandwidth, 128 that share K do."""
 EXPONENT = 4
 """Of the norm by which work that goes on at once delays each other where it comes near."""
+# From here on: of the sweep, development third (docs/notebook/2026-11-30-sweep.md).
+BEGIN_AND_END_US = 1.9
+"""Of a kernel of tiles, what is neither launch, first load, main loop nor epilogue, whatever bounds it: until all SMs are
+loaded at their rate, and from the last store until the grid has ended."""
+TILES_TURNAROUND_US = 0.75
+"""From when a stage of a tile's ring is free until the load that fills it again has come."""
+SAME_LINES = 1.32
+"""How much faster than lines of its own an SM is given those that others ask for at the same time."""
+MULTICAST = 0.92
+"""What reaches each block of a cluster in a main loop, of what the probe of multicast loads does."""
+FILL = 4.6
+"""What a byte of a box beyond the edge of a matrix costs, of which nothing is read, in bytes that are."""
+APART = 0.12
+"""By how much a cluster is slowed where all that its blocks load is not the same: each waits for the other's loads too."""
 
 
 def together(parts: Sequence[Floats]) -> Floats:
@@ -30,4 +44,17 @@ def together(parts: Sequence[Floats]) -> Floats:
     scaled = np.maximum(longest, 1e-30)
     norm = sum(((part / scaled) ** EXPONENT for part in parts), start=np.zeros_like(longest)) ** (1 / EXPONENT)
     found: Floats = np.maximum(longest * norm, longest)  # the norm may be less by rounding
+    return found
+
+
+def under_ring(multiplied: Floats, supplied: Floats) -> Floats:
+    """How long a tile takes whose ring is filled while it is multiplied: the longer, or 1.09 times it where both are.
+
+    The same norm with an exponent of 8, since a ring evens out what comes unevenly; by squares, as it is asked for often.
+    """
+    longest = np.maximum(multiplied, supplied)
+    eighth: Floats = np.minimum(multiplied, supplied) / np.maximum(longest, 1e-30)
+    for _ in range(3):
+        eighth = eighth * eighth
+    found: Floats = longest * np.sqrt(np.sqrt(np.sqrt(1 + eighth)))
     return found
