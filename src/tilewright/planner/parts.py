@@ -33,6 +33,7 @@ from tilewright.planner.supply import DRAIN_US, RAMP_US, SAME_LINES, TILES_TURNA
 from tilewright.problem import Layout, Problem
 
 SPREAD = (0.88, 1.20)
+AGAIN = 0.6  # of what tiles at other K than those beside read, what L2 had and has no more; sweep, development third
 MORE_TILES = ((128, 192, 2), (192, 128, 3), (64, 192, 1), (128, 64, 2))
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 TEAM_REGISTERS = {1: (40, 248), 2: (40, 232), 3: (56, 152)}  # of loading threads and of those that multiply
@@ -154,7 +155,7 @@ class Parts(Family):
         worth = (rounds - 1) * places + (how.items - (rounds - 1) * places) * how.last_part
         line = problem.k * itemsize
         lost = 1 - machine.l2_hits(np.array(float((problem.m + problem.n) * line)))
-        again = how.again * (order.rows + order.cols) * float(line) * lost
+        again = AGAIN * how.again * (order.rows + order.cols) * float(line) * lost
         arrive = last * c.residual(self.name, "arrive") * covered
         stream = Stream(
             tiles=how.items,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.planner.raster import Floats
+from tilewright.problem import Problem
 
 TURNAROUND_US = 1.05
 """From when a buffer is free until the load that fills it again has come from HBM, while all SMs load."""
@@ -32,10 +33,21 @@ SAME_LINES = 1.32
 """How much faster than lines of its own an SM is given those that others ask for at the same time."""
 MULTICAST = 0.92
 """What reaches each block of a cluster in a main loop, of what the probe of multicast loads does."""
+LINE_BYTES = 128
 FILL = 4.6
 """What a byte of a box beyond the edge of a matrix costs, of which nothing is read, in bytes that are."""
+ASKEW = 1.5
+"""What a row of a box costs that does not begin with a line of L2, in rows that do: 128 bytes then lie in two lines."""
 APART = 0.12
 """By how much a cluster is slowed where all that its blocks load is not the same: each waits for the other's loads too."""
+
+
+def askew(problem: Problem) -> tuple[float, float]:
+    """What bytes of A and B cost, in bytes of matrices whose rows begin with a line of L2, 128 bytes."""
+    a, b = (
+        ASKEW if leading * problem.dtype.itemsize % LINE_BYTES else 1.0 for leading in (problem.lda, problem.ldb)
+    )
+    return a, b
 
 
 def together(parts: Sequence[Floats]) -> Floats:

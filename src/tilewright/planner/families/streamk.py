@@ -58,7 +58,7 @@ def _cut(two_tiles: Bools, problem: Problem) -> Cutting:
         parts = partial_sums.streamk_parts(shared, places, np.full_like(tiles, blocks))
         none = shared == 0
         items = np.where(none, tiles, (whole + 1) * places)
-        return Cut(items, np.ones(len(tiles)), np.where(none, 1.0, part), parts, shared, whole > 0, shared)
+        return Cut(items, np.ones(len(tiles)), np.where(none, 1.0, part), parts, shared, whole > 0, np.where(whole > 0, shared, 0))
 
     return cut
 

@@ -26,7 +26,7 @@ from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import DRAIN_US, FILL, RAMP_US, TURNAROUND_US
+from tilewright.planner.supply import DRAIN_US, FILL, RAMP_US, TURNAROUND_US, askew
 from tilewright.problem import Layout, Problem
 
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
@@ -186,6 +186,7 @@ class SwapAb(Family):
         exchange = np.where(split > 1, SWAP_CLK + 2 * partial / EXCHANGE_BYTES_PER_CLK, 0.0)
         ones = np.ones(len(bm))
         first = PROLOGUE_CLK + c.tma_latency_hbm_clk
+        a_cost, b_cost = askew(problem)
         stage_us = (bm + bn) * bk * itemsize / (c.l2_alone_bytes_per_clk * c.boost_clock_mhz)
         turnaround = TURN_US + TURN_STAGES * stage_us
         stream = Stream(
@@ -193,7 +194,7 @@ class SwapAb(Family):
             split=split,
             places=places,
             reached=places // t["per_sm"] * split,
-            own_bytes=weights + tokens + FILL * (bm - problem.m / down) * depth * itemsize,
+            own_bytes=a_cost * tokens + b_cost * weights + FILL * (bm - problem.m / down) * depth * itemsize,
             shared_bytes=0 * weights,
             weight_bytes=weights / down,
             chain=steps / (t["stages"] - 1),
