@@ -29,13 +29,15 @@ BEGIN_AND_END_US = 1.9
 loaded at their rate, and from the last store until the grid has ended."""
 TILES_TURNAROUND_US = 0.75
 """From when a stage of a tile's ring is free until the load that fills it again has come."""
-SAME_LINES = 1.32
+SAME_LINES = 1.4
 """How much faster than lines of its own an SM is given those that others ask for at the same time."""
 MULTICAST = 0.92
 """What reaches each block of a cluster in a main loop, of what the probe of multicast loads does."""
 LINE_BYTES = 128
 FILL = 4.6
 """What a byte of a box beyond the edge of a matrix costs, of which nothing is read, in bytes that are."""
+HALF_TILE = 0.525
+"""Of a tile's multiplications, the time of those of half: its blocks of rows are one behind the other."""
 ASKEW = 1.5
 """What a row of a box costs that does not begin with a line of L2, in rows that do: 128 bytes then lie in two lines."""
 APART = 0.12

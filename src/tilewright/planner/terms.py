@@ -25,6 +25,7 @@ from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read
 from tilewright.planner.supply import (
     APART,
     BEGIN_AND_END_US,
+    HALF_TILE,
     MULTICAST,
     SAME_LINES,
     TILES_TURNAROUND_US,
@@ -163,7 +164,7 @@ class Estimate:
         self._hbm_s = self._hbm_reads / rate_in + writes / rate_out
         cut = waves.final & w.cut[waves.of]
         # Of a tile's multiply-adds that a block does in the wave; of half a tile it waits for and issues all K blocks.
-        self._part = np.where(cut, 0.5, 1.0)
+        self._part = np.where(cut, HALF_TILE, 1.0)
         at_once = np.where(waves.final, (w.last * np.where(w.cut, 2, 1))[waves.of], w.places[waves.of])
         active = np.minimum(at_once, w.places[waves.of]) * w.cluster[waves.of]
         received = np.where(cut, w.half_share[waves.of], 1.0)

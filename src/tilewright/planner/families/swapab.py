@@ -26,7 +26,7 @@ from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import DRAIN_US, FILL, RAMP_US, TURNAROUND_US, askew
+from tilewright.planner.supply import FILL, RAMP_US, TURNAROUND_US, askew
 from tilewright.problem import Layout, Problem
 
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
@@ -38,6 +38,8 @@ TURN_STAGES = 2.0  # times what an SM alone takes to receive one
 SAME = 1.55  # times what L2 gives an SM of lines of its own: tiles beside each other read the same weights
 # From a study of such kernels on an H200, of 8 to 128 tokens.
 PROLOGUE_CLK = 400  # barriers, tensor maps
+STORE_BYTES_PER_CLK = 8  # of C, by warps, while nothing is multiplied
+DRAIN_US = 0.25  # beside, until the grid has ended
 STEP_CLK = 190  # of a stage: a wait, the wgmmas of its slices, and its release
 SWAP_CLK = 1380  # the exchange of a cluster: two ways through distributed shared memory, and barriers
 EXCHANGE_BYTES_PER_CLK = 32  # of partial sums that a block sends and receives
@@ -208,7 +210,7 @@ class SwapAb(Family):
             ramp_us=RAMP_US * c.residual(self.name, "ramp"),
             first_clk=ones * first,
             end_us=ones * (DRAIN_US * c.residual(self.name, "drain")),
-            end_clk=(exchange + bm * bn * itemsize / 16) * -(-tiles // places),  # nothing is multiplied meanwhile
+            end_clk=(exchange + bm * bn * itemsize / STORE_BYTES_PER_CLK) * -(-tiles // places),  # nothing is multiplied meanwhile
             dependent=dependent,
             hides_first=True,
             flows=split < 0,
