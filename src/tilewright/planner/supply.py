@@ -44,10 +44,10 @@ APART = 0.12
 """By how much a cluster is slowed where all that its blocks load is not the same: each waits for the other's loads too."""
 
 
-def askew(problem: Problem) -> tuple[float, float]:
-    """What bytes of A and B cost, in bytes of matrices whose rows begin with a line of L2, 128 bytes."""
+def askew(problem: Problem, cost: float = ASKEW) -> tuple[float, float]:
+    """What bytes of A and B cost, in bytes of matrices whose rows begin with a line of L2: ``cost``, or 1 where they do."""
     a, b = (
-        ASKEW if leading * problem.dtype.itemsize % LINE_BYTES else 1.0 for leading in (problem.lda, problem.ldb)
+        cost if leading * problem.dtype.itemsize % LINE_BYTES else 1.0 for leading in (problem.lda, problem.ldb)
     )
     return a, b
 

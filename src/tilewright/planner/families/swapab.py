@@ -35,9 +35,10 @@ SPREAD = (0.92, 1.12)
 # Of the sweep, development third.
 TURN_US = 0.55  # from when a stage is free until it is full again, all SMs loading, beside
 TURN_STAGES = 2.0  # times what an SM alone takes to receive one
-SAME = 1.55  # times what L2 gives an SM of lines of its own: tiles beside each other read the same weights
+SAME = 1.8  # times what L2 gives an SM of lines of its own: tiles beside each other read the same weights
 # From a study of such kernels on an H200, of 8 to 128 tokens.
 PROLOGUE_CLK = 400  # barriers, tensor maps
+ASKEW = 2.2  # as of ``supply``: lines that lie askew are not faster for being asked for together
 STORE_BYTES_PER_CLK = 8  # of C, by warps, while nothing is multiplied
 DRAIN_US = 0.25  # beside, until the grid has ended
 STEP_CLK = 190  # of a stage: a wait, the wgmmas of its slices, and its release
@@ -188,7 +189,7 @@ class SwapAb(Family):
         exchange = np.where(split > 1, SWAP_CLK + 2 * partial / EXCHANGE_BYTES_PER_CLK, 0.0)
         ones = np.ones(len(bm))
         first = PROLOGUE_CLK + c.tma_latency_hbm_clk
-        a_cost, b_cost = askew(problem)
+        a_cost, b_cost = askew(problem, ASKEW)
         stage_us = (bm + bn) * bk * itemsize / (c.l2_alone_bytes_per_clk * c.boost_clock_mhz)
         turnaround = TURN_US + TURN_STAGES * stage_us
         stream = Stream(
