@@ -61,9 +61,9 @@ def balance(tiles: Ints, splits: Ints, places: Ints) -> Floats:
 def reduction_us(parts: Ints, tiles: Ints, tile_elements: Ints, machine: Machine) -> tuple[Floats, Floats]:
     """Writing ``parts`` of ``tiles`` that are cut, and the last arriver's sum of one, in microseconds.
 
-    The parts are written by all SMs at what an SM stores; only the blocks that come last read, each those of its own tile,
-    at what one SM draws: all at once, or in groups and then their sums, which is a root of as many twice. Nothing where
-    no tile is cut: ``parts`` is then 0, or as many as the tiles.
+    All SMs write the parts, at what one stores; only the blocks that come last read, each those of its tile, at what
+    one SM draws: all at once, or in groups and then their sums, which is a root of as many twice. Nothing where no tile
+    is cut: ``parts`` is then 0, or as many as the tiles.
     """
     c = machine.calibration
     cut = (parts > tiles) & (tiles > 0)

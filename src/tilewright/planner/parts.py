@@ -156,6 +156,7 @@ class Parts(Family):
         line = problem.k * itemsize
         lost = 1 - machine.l2_hits(np.array(float((problem.m + problem.n) * line)))
         again = AGAIN * how.again * (order.rows + order.cols) * float(line) * lost
+        walk = np.where(how.parts > 0, self.walk_us, 0.0)
         arrive = last * c.residual(self.name, "arrive") * covered
         stream = Stream(
             tiles=how.items,
@@ -175,7 +176,7 @@ class Parts(Family):
             launch_us=whole.launch_us,
             ramp_us=RAMP_US * c.residual(self.name, "ramp"),
             first_clk=whole.first_clk,
-            end_us=DRAIN_US * c.residual(self.name, "drain") + write + arrive + np.where(how.parts > 0, self.walk_us, 0.0),
+            end_us=DRAIN_US * c.residual(self.name, "drain") + write + arrive + walk,
             end_clk=whole.epilogue_clk * rounds,  # nothing is multiplied meanwhile
             dependent=np.full(len(rows), dependent),
             hides_first=True,

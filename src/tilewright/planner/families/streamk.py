@@ -58,7 +58,9 @@ def _cut(two_tiles: Bools, problem: Problem) -> Cutting:
         parts = partial_sums.streamk_parts(shared, places, np.full_like(tiles, blocks))
         none = shared == 0
         items = np.where(none, tiles, (whole + 1) * places)
-        return Cut(items, np.ones(len(tiles)), np.where(none, 1.0, part), parts, shared, whole > 0, np.where(whole > 0, shared, 0))
+        again = np.where(whole > 0, shared, 0)  # in one round alone a line is read about once
+        share = np.ones(len(tiles))
+        return Cut(items, share, np.where(none, 1.0, part), parts, shared, whole > 0, again)
 
     return cut
 

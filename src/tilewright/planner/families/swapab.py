@@ -26,7 +26,7 @@ from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import FILL, RAMP_US, TURNAROUND_US, askew
+from tilewright.planner.supply import FILL, RAMP_US, askew
 from tilewright.problem import Layout, Problem
 
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
@@ -155,7 +155,7 @@ class SwapAb(Family):
         yield limits.tokens(problem.m, plan.bm, MOST_TOKENS, "the N of its wgmma")
         yield limits.ring(plan.stage_bytes, plan.stages, plan.full().stages, weights, per_sm)
         blocks = plan.grid(problem)[0]
-        turnaround = TURNAROUND_US * c.residual(self.name, "turnaround")
+        turnaround = float(self._turnaround_us(np.array(plan.stage_bytes), machine))
         resident = min(per_sm, -(-blocks // machine.sms))
         yield limits.in_flight(
             resident, (plan.stages - 1) * weights, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s
@@ -169,6 +169,12 @@ class SwapAb(Family):
     def _per_sm(plan: SwapAbPlan) -> int:
         """Blocks of the plan that have room on an SM at a time."""
         return max(1, (SHARED_LIMIT + RESERVED) // (plan.shared_bytes + RESERVED))
+
+    def _turnaround_us(self, stage_bytes: Ints, machine: Machine) -> Floats:
+        c = machine.calibration
+        receives = stage_bytes / (c.l2_alone_bytes_per_clk * c.boost_clock_mhz)
+        found: Floats = (TURN_US + TURN_STAGES * receives) * c.residual(self.name, "turnaround")
+        return found
 
     def _offered(self, found: _Table, places: Ints, problem: Problem, machine: Machine, dependent: Bools) -> Offer:
         t, c = found.columns, machine.calibration
@@ -189,9 +195,8 @@ class SwapAb(Family):
         exchange = np.where(split > 1, SWAP_CLK + 2 * partial / EXCHANGE_BYTES_PER_CLK, 0.0)
         ones = np.ones(len(bm))
         first = PROLOGUE_CLK + c.tma_latency_hbm_clk
+        stores = bm * bn * itemsize / STORE_BYTES_PER_CLK
         a_cost, b_cost = askew(problem, ASKEW)
-        stage_us = (bm + bn) * bk * itemsize / (c.l2_alone_bytes_per_clk * c.boost_clock_mhz)
-        turnaround = TURN_US + TURN_STAGES * stage_us
         stream = Stream(
             tiles=tiles,
             split=split,
@@ -201,7 +206,7 @@ class SwapAb(Family):
             shared_bytes=0 * weights,
             weight_bytes=weights / down,
             chain=steps / (t["stages"] - 1),
-            turnaround_us=turnaround * c.residual(self.name, "turnaround"),
+            turnaround_us=self._turnaround_us((bm + bn) * bk * itemsize, machine),
             tensor_clk=tensor,
             port_clk=reads + c.port_contention * fills,
             issue_clk=(steps * STEP_CLK).astype(float),
@@ -211,7 +216,7 @@ class SwapAb(Family):
             ramp_us=RAMP_US * c.residual(self.name, "ramp"),
             first_clk=ones * first,
             end_us=ones * (DRAIN_US * c.residual(self.name, "drain")),
-            end_clk=(exchange + bm * bn * itemsize / STORE_BYTES_PER_CLK) * -(-tiles // places),  # nothing is multiplied meanwhile
+            end_clk=(exchange + stores) * -(-tiles // places),  # nothing is multiplied meanwhile
             dependent=dependent,
             hides_first=True,
             flows=split < 0,
