@@ -218,8 +218,8 @@ class Gemv(Decode):
     name = "decode_gemv"
     kind = GemvPlan
     turnaround_us = 0.7
-    ramp_us = 0.1
-    drain_us = 0.95
+    ramp_us = 0.5
+    drain_us = 0.55
     round_us = 0.8
     same = 1.8  # blocks ask for the same tokens
 
