@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
+from pathlib import Path
 
+import sweep_file
+import sweep_shapes
 from ladder_blocks import fitting_blocks
 from ladder_figures import emulator, lane, pair, report
 from ladder_records import GPU, MISSING, table
@@ -24,6 +27,8 @@ from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
 from tilewright.plan_branch import BranchPlan
 from tilewright.plan_parts import PartsPlan
+from tilewright.planner.family import priced
+from tilewright.planner.plan import machine_of
 from tilewright.problem import Problem
 from tilewright.report.table import number
 
@@ -39,6 +44,12 @@ WAVES = (
     (640, 7168, 7168), (2304, 2304, 4096), (1408, 6144, 4096), (3328, 3328, 4096), (4096, 4096, 4096),
     (4096, 7168, 2048),
 )  # fmt: skip
+SWEEP = Path(__file__).resolve().parent.parent / "results" / "sweep_h200.jsonl"
+# Of the sweep's shapes what a branch is for: strata, and rows of A.
+MEASURED = {
+    "decode": (("decode",), range(1, 9)), "swapab": (("decode", "small"), range(4, 257)),
+    "splitk": (("deepk", "small"), range(1, 2**31)), "streamk": (("wave",), range(1, 2**31)),
+}  # fmt: skip
 SIZES = {"decode": TOKENS, "swapab": TOKENS, "splitk": DEEP, "streamk": WAVES}
 # What a column of its own says, or the same in all rows; a tile stands there where it does not follow from the rest.
 _COMMON = {each.name for each in fields(Plan)} - {"bm", "bn", "bk"}
@@ -82,6 +93,43 @@ def cut_block(branch: Branch) -> str:
         )
     head = ["M x N x K", "tile", "cut", "1,000 clocks (model)", "of them the sum, %", "us at 4.8 TB/s"]
     return table(head, rows, left=3)
+
+
+def measured_block(branch: Branch) -> str:
+    """The branch's best configuration on each shape of the sweep's development part that it is for."""
+    sweep = sweep_file.read(SWEEP)
+    strata, tokens = MEASURED[branch.name]
+    machine, _ = machine_of(GPU, None, None)
+    rows = []
+    for shape in sweep_shapes.select("development"):
+        seen = sweep.shapes.get(shape.sizes)
+        if seen is None or shape.stratum not in strata or shape.sizes[0] not in tokens or not seen.vendor:
+            continue
+        ours, others = {}, [seen.vendor[sweep_file.CUBLAS].us.median]
+        for name, timed in seen.times.items():
+            plan = sweep.plans[name]
+            if isinstance(plan, BranchPlan) and plan.branch == branch.name:
+                ours[timed.us.median] = plan
+            else:
+                others.append(timed.us.median)
+        if not ours:
+            continue
+        us, problem = min(ours), shape.problem
+        best = ours[us]
+        rows.append(
+            [
+                f"{problem.m} x {problem.n} x {problem.k}",
+                priced(best, problem, machine).label,
+                f"{us:.2f}",
+                f"{problem.bytes_moved / us / 1e6:.2f}",
+                f"{problem.flops / us / 1e6:.0f}",
+                f"{others[0] / us:.3f}",
+                f"{min(others[1:], default=others[0]) / us:.3f}",
+            ]
+        )
+    (run,) = sweep.runs.values()
+    head = ["M x N x K", "best of the branch", "us", "TB/s", "TFLOPS", "to cuBLAS", "to the best other kernel here"]
+    return f"{run.gpu}, driver {run.driver}, {run.date[:10]}.\n\n{table(head, rows, left=2)}"
 
 
 def counted_block(branch: Branch) -> str:
@@ -128,7 +176,7 @@ def blocks_of(branch: Branch) -> Mapping[str, Block]:
     """The blocks of a branch's page."""
     of_parts = all(issubclass(kernel.plan_kind, PartsPlan) for kernel in branch.kernels)
     first: Mapping[str, Block] = {"cut": cut_block} if of_parts else {"arithmetic": arithmetic_block}
-    return {**first, "counted": counted_block, "limits": limits_block}
+    return {**first, "measured": measured_block, "counted": counted_block, "limits": limits_block}
 
 
 def _posed(shape: tuple[int, int, int]) -> Problem:

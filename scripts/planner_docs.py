@@ -70,7 +70,7 @@ COMMANDS: dict[str, tuple[Shown, ...]] = {
         _judged(_CUBE, "128x256x64", *_BYTES),
         _judged(_CUBE, "128x256x64 --cluster 2x1", *_BYTES),
     ),
-    "small": (_judged(_CUBE, "128x128x64", MISTAKES, BETTER),),
+    "small": (_judged(_CUBE, "64x64x64", MISTAKES, BETTER),),
     "bk": (_judged(_CUBE, "128x128x64", "stages", "swizzle row"),),
     "bk_mistake": (_judged(_CUBE, "128x128x128", "stages", "swizzle row", "kernel", MISTAKES),),
     "walls": (_judged(_CUBE, "128x256x64 --stages 4", *_REGISTERS, "register file"),),

@@ -25,7 +25,7 @@ QUESTIONS = (
     ((8192, 8192, 512), {"layout": "cr", "dtype": "fp16"}),
     ((300, 5000, 777), {"layout": "rc"}),  # lines that TMA cannot read
     ((1024, 1024, 1024), {"dtype": "fp32"}),
-    ((2, 4096, 4096), {"layout": "rc", "pdl": True}),
+    ((1, 2112, 7168), {"layout": "rc", "pdl": True}),
     ((8, 4096, 4096), {"layout": "rc"}),
 )
 

@@ -113,10 +113,11 @@ def test_the_pick_of_a_decode_step(shape: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 512), (2048, 2048, 2048), (8192, 8192, 8192)])
 def test_square_problems_stay_with_the_square_kernel(shape: tuple[int, int, int]) -> None:
-    planning = tilewright.plan(*shape, layout="rc", gpu="h200", pdl=True)
-    assert planning.pick.family == "wgmma"
-    best = next(each for each in planning.ranked if each.family == "swapab")
-    assert us(best) > 1.05 * us(planning.pick)
+    for dependent, more in ((True, 1.01), (False, 1.05)):  # a dependent launch hides some of it
+        planning = tilewright.plan(*shape, layout="rc", gpu="h200", pdl=dependent)
+        assert planning.pick.family == "wgmma"
+        best = next(each for each in planning.ranked if each.family == "swapab")
+        assert us(best) > more * us(planning.pick)
 
 
 def test_few_tiles_share_k_and_many_do_not() -> None:

@@ -67,6 +67,4 @@ def bottleneck(plan: DecodePlan, gpu: GpuSpec, problem: Problem) -> str:
     if blocks < gpu.sm_count:
         return f"{blocks} blocks for {gpu.sm_count} SMs: the rest read nothing"
     flight = in_flight(plan, problem, gpu).value / 1024
-    return (
-        f"memory: the weights once, {number(round(flight, 1))} KB in flight an SM; then a fixed cost, not measured yet"
-    )
+    return f"memory: the weights once, {number(round(flight, 1))} KB in flight an SM; then a fixed cost"

@@ -46,8 +46,12 @@ class Machine:
         hits: Floats = np.where(distance <= self.l2_keeps_bytes, 1.0, kept)
         return hits
 
-    def l2_seconds(self, own_bytes: Floats, shared_bytes: Floats, active: Ints) -> Floats:
+    def l2_seconds(
+        self, own_bytes: Floats, shared_bytes: Floats, active: Ints, same: float = 1.0, multicast: float = 1.0
+    ) -> Floats:
         """In what time each of ``active`` SMs receives from L2 what it loads alone and what its cluster shares.
+
+        ``same`` and ``multicast`` are factors on the rates (``supply.SAME_LINES``, ``supply.MULTICAST``).
 
         The rates were measured in clocks at the boost clock. They are taken as bytes a second: at 1.3 GHz, under the
         power limit, kernels have been seen to be fed more bytes a clock than L2 gives at 1.98 GHz. Fewer SMs share what
@@ -56,10 +60,10 @@ class Machine:
         c = self.calibration
         hertz = c.boost_clock_mhz * 1e6
         crowd = self.gpu.sm_count / np.maximum(active, 1)
-        own = np.minimum(c.l2_alone_bytes_per_clk, c.l2_bytes_per_clk_per_sm * crowd)
+        own = np.minimum(c.l2_alone_bytes_per_clk, same * c.l2_bytes_per_clk_per_sm * crowd)
         shared = np.minimum(
             max(c.l2_alone_bytes_per_clk, c.l2_multicast_bytes_per_clk_per_sm),
-            c.l2_multicast_bytes_per_clk_per_sm * crowd,
+            multicast * c.l2_multicast_bytes_per_clk_per_sm * crowd,
         )
         seconds: Floats = (own_bytes / own + shared_bytes / shared) / hertz
         return seconds

@@ -58,7 +58,8 @@ def one_tile_work(
         port_half_clk=steps * port_clk,
         issue_clk=steps * issue_clk,
         ring_clk=steps * (c.tma_latency_hbm_clk + step) / (stages * resident),
-        chain=steps / (np.maximum(stages - 1, 1) * resident),
+        chain=np.where(stages > 1, steps / (np.maximum(stages - 1, 1) * resident), 0.0),  # else others hide it
+        apart=np.zeros(len(bm)),
         own_bytes=steps * (a_read + b_read),
         shared_bytes=np.zeros(len(bm)),
         l2_bytes=steps * (a_read + b_read),

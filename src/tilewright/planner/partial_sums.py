@@ -13,9 +13,10 @@ from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints
 
 PARTIAL_BYTES = 4  # of a sum in fp32
-ARRIVE_US = 1.5
-"""From a part's last store to what its last arriver can rely on: a fence, a counter in L2, and its answer; from a study
-on an H200, in which a reduction through the workspace costs 3 to 4 us with its bytes."""
+WRITE_BYTES_PER_CLK = 14  # of partial sums, by an SM, until they can be read; sweep, development third
+ARRIVE_US = 1.1
+"""From a part's last store to what its last arriver can rely on: a fence, a counter in L2, and its answer; sweep,
+development third."""
 
 EXCHANGE_US = 0.5
 """From a block's last store into its cluster's shared memory to what the others can rely on: an assumption."""
@@ -64,16 +65,16 @@ def balance(tiles: Ints, splits: Ints, places: Ints) -> Floats:
 def reduction_us(parts: Ints, tiles: Ints, tile_elements: Ints, machine: Machine) -> tuple[Floats, Floats]:
     """Writing ``parts`` of ``tiles`` that are cut, and the last arriver's sum of one, in microseconds.
 
-    The parts are written by all SMs at what L2 takes; only the blocks that come last read, each those of its own tile,
-    at what one SM draws: all at once, or in groups and then their sums, which is a root of as many twice. Nothing where
-    no tile is cut: ``parts`` is then 0, or as many as the tiles.
+    All SMs write the parts, at what one stores; only the blocks that come last read, each those of its tile, at what
+    one SM draws: all at once, or in groups and then their sums, which is a root of as many twice. Nothing where no tile
+    is cut: ``parts`` is then 0, or as many as the tiles.
     """
     c = machine.calibration
     cut = (parts > tiles) & (tiles > 0)
     bytes_of = tile_elements * float(PARTIAL_BYTES)
     active = np.minimum(np.maximum(parts, 1), machine.sms)
     hertz = c.boost_clock_mhz * 1e6
-    write = parts * bytes_of / (active * c.l2_bytes_per_clk_per_sm * hertz)
+    write = parts * bytes_of / (active * WRITE_BYTES_PER_CLK * hertz)
     each = parts / np.maximum(tiles, 1)
     one = bytes_of / (c.l2_alone_bytes_per_clk * hertz) * 1e6
     groups = 2 * np.ceil(np.sqrt(each))

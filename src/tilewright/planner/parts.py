@@ -29,10 +29,11 @@ from tilewright.planner.machine import Machine
 from tilewright.planner.persistent import columns, persistent_work
 from tilewright.planner.raster import Bools, Floats, Ints, Order
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import DRAIN_US, RAMP_US, TURNAROUND_US
+from tilewright.planner.supply import DRAIN_US, RAMP_US, SAME_LINES, TILES_TURNAROUND_US
 from tilewright.problem import Layout, Problem
 
 SPREAD = (0.88, 1.20)
+AGAIN = 0.6  # of what tiles at other K than those beside read, what L2 had and has no more; sweep, development third
 MORE_TILES = ((128, 192, 2), (192, 128, 3), (64, 192, 1), (128, 64, 2))
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 TEAM_REGISTERS = {1: (40, 248), 2: (40, 232), 3: (56, 152)}  # of loading threads and of those that multiply
@@ -44,7 +45,7 @@ class Cut:
 
     ``items`` parts, or whole tiles, are computed ``places`` at a time; each has ``share`` of a tile's K, and places
     have ``last_part`` of one in the last round. ``parts`` are left by ``cut`` tiles and added up; where ``covered``,
-    under whole tiles.
+    under whole tiles. ``again`` of them are computed while the others are at another part of K.
     """
 
     items: Ints
@@ -53,6 +54,7 @@ class Cut:
     parts: Ints
     cut: Ints
     covered: Bools
+    again: Ints
 
 
 Cutting = Callable[[Ints, Ints], Cut]
@@ -106,6 +108,10 @@ class Parts(Family):
 
     residuals = ("ramp", "drain", "arrive")
     kind: type[PartsPlan]
+    turnaround = 1.0  # of that of whole tiles
+    same = SAME_LINES
+    round_us = 0.0
+    walk_us = 0.0  # of a grid that leaves partial sums
 
     def prices(self, plan: Any) -> bool:
         """Those of its kernel."""
@@ -158,6 +164,10 @@ class Parts(Family):
         covered = np.where(how.covered, 0.0, 1.0)
         rounds = -(-how.items // places)
         worth = (rounds - 1) * places + (how.items - (rounds - 1) * places) * how.last_part
+        line = problem.k * itemsize
+        lost = 1 - machine.l2_hits(np.array(float((problem.m + problem.n) * line)))
+        again = AGAIN * how.again * (order.rows + order.cols) * float(line) * lost
+        walk = np.where(how.parts > 0, self.walk_us, 0.0)
         arrive = last * c.residual(self.name, "arrive") * covered
         stream = Stream(
             tiles=how.items,
@@ -168,7 +178,7 @@ class Parts(Family):
             shared_bytes=whole.shared_bytes * how.share,
             weight_bytes=problem.bytes_moved / (worth * cluster),
             chain=whole.chain * how.share,
-            turnaround_us=TURNAROUND_US,
+            turnaround_us=self.turnaround * TILES_TURNAROUND_US,
             tensor_clk=whole.tensor_clk * how.share,
             port_clk=whole.port_clk * how.share,
             issue_clk=whole.issue_clk * how.share,
@@ -177,11 +187,15 @@ class Parts(Family):
             launch_us=np.where(along_k > 1, c.cluster_launch_us, whole.launch_us),
             ramp_us=RAMP_US * c.residual(self.name, "ramp"),
             first_clk=whole.first_clk,
-            end_us=DRAIN_US * c.residual(self.name, "drain") + write + arrive,
+            end_us=DRAIN_US * c.residual(self.name, "drain") + write + arrive + walk,
             end_clk=whole.epilogue_clk * rounds,  # nothing is multiplied meanwhile
             dependent=np.full(len(rows), dependent),
             hides_first=True,
-            flows=False,
+            flows=covered < 0,
+            round_us=np.where(how.parts > 0, self.round_us, 0.0),
+            same=self.same,
+            apart=whole.apart,
+            again_bytes=again,
             useful_elements=problem.m * problem.n / (tiles * elements),
             flop=whole.flop * how.share,
             pj_per_flop=whole.pj_per_flop,

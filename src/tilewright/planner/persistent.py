@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.plan_tensor import LAST, SWIZZLE_ROW, TensorPlan
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read
+from tilewright.planner.supply import FILL, askew
 from tilewright.planner.terms import Work
 from tilewright.problem import Problem
 
@@ -62,7 +63,12 @@ def persistent_work(
     # Of lines beyond A's and B's edge nothing is read.
     a_read = a_bytes * (problem.m / (order.tiles_m * order.rows))
     b_read = b_bytes * (problem.n / (order.tiles_n * order.cols))
-    own = np.where(cluster_n == 1, a_read, 0) + np.where(cluster_m == 1, b_read, 0)
+    a_cost, b_cost = askew(problem)
+    a_given, b_given = a_cost * a_read, b_cost * b_read
+    own = np.where(cluster_n == 1, a_given, 0) + np.where(cluster_m == 1, b_given, 0)
+    beyond = FILL * ((a_bytes - a_read) / cluster_n + (b_bytes - b_read) / cluster_m)
+    different = np.where(cluster_m > 1, problem.m, 0) + np.where(cluster_n > 1, problem.n, 0)
+    apart = different / (problem.m + problem.n)
     port = machine.gpu.shared_bytes_per_clock
     tensor = row_blocks * 4 * wgmma_clk
     reads = row_blocks * 4 * (64 + bn) * 16 * itemsize / port
@@ -86,8 +92,9 @@ def persistent_work(
         issue_clk=np.full(len(bm), float(k_blocks * ISSUE_CLK)),
         ring_clk=k_blocks * (c.tma_latency_hbm_clk + np.maximum(tensor, reads)) / t["stages"],
         chain=k_blocks / np.maximum(t["stages"] - 1, 1),
-        own_bytes=k_blocks * own,
-        shared_bytes=k_blocks * (a_read + b_read - own),
+        apart=apart,
+        own_bytes=k_blocks * (own + beyond),
+        shared_bytes=k_blocks * (a_given + b_given - own),
         l2_bytes=k_blocks * (a_read / cluster_n + b_read / cluster_m),
         half_share=(bm / 2 + bn) / (bm + bn),
         epilogue_clk=EPILOGUE_CLK + np.where(slabs, by_slabs, c_bytes / STORE_BYTES_PER_CLK),

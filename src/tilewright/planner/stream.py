@@ -20,7 +20,7 @@ from tilewright.planner.candidate import INSIDE
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints
-from tilewright.planner.supply import DRAW_BYTES_PER_S, together
+from tilewright.planner.supply import APART, DRAW_BYTES_PER_S, MULTICAST, together, under_ring
 from tilewright.planner.terms import Times
 from tilewright.problem import Problem
 from tilewright.roofline import peak_tflops, roof_of
@@ -38,7 +38,9 @@ class Stream:
     beside the launch, which a dependent launch hides with it; ``end_us`` passes from the last load to the end of the
     grid. ``first_clk`` is what passes from a block's start to its first byte; ``hides_first`` says that a dependent
     launch hides it. Where a grid ``flows``, an SM begins a tile as soon as it is done with one, with others under way.
-    ``flop`` and ``pj_per_flop`` are as ``terms.Work`` has them.
+    Where it does not, a round after the first costs ``round_us`` in addition. ``same`` is the factor on what L2 gives a
+    block of its own (``supply.SAME_LINES``), ``apart`` as ``terms.Work`` has it, ``again_bytes`` what the last round
+    reads from HBM that was read before. ``flop`` and ``pj_per_flop`` are as ``terms.Work`` has them.
     """
 
     tiles: Ints
@@ -49,7 +51,7 @@ class Stream:
     shared_bytes: Floats
     weight_bytes: Floats
     chain: Floats
-    turnaround_us: float
+    turnaround_us: float | Floats
     tensor_clk: Floats
     port_clk: Floats
     issue_clk: Floats
@@ -62,7 +64,11 @@ class Stream:
     end_clk: Floats
     dependent: Bools
     hides_first: bool
-    flows: bool
+    flows: Bools
+    round_us: float | Floats
+    same: float
+    apart: Floats
+    again_bytes: Floats
     useful_elements: Floats
     flop: Floats
     pj_per_flop: float
@@ -104,16 +110,17 @@ class StreamEstimate:
         # Two kinds of rounds, one a row: those in which all places have a tile, and the last.
         tiles = np.stack([np.minimum(s.places, s.tiles), s.last])
         self._weight = np.stack([s.rounds - 1.0, s.last_part])
-        if s.flows:
-            many = s.tiles > s.places
-            self._weight = np.where(many, np.stack([s.tiles / s.places, np.zeros(len(s.tiles))]), self._weight)
+        many = s.flows & (s.tiles > s.places)
+        self._weight = np.where(many, np.stack([s.tiles / s.places, np.zeros(len(s.tiles))]), self._weight)
         blocks = tiles * s.split
         active = np.minimum(blocks, s.reached)
         self._resident = -(-blocks // active)  # of the SM that has most
-        one = machine.l2_seconds(s.own_bytes, s.shared_bytes, active)
+        one = machine.l2_seconds(s.own_bytes, s.shared_bytes, active, s.same, MULTICAST)
         self._l2_s = self._resident * one
+        last_s = s.again_bytes / c.hbm_read_bytes_per_s / s.last_part
+        again = np.stack([np.zeros(len(s.tiles)), last_s])
         hbm = [
-            whole_s * tiles / s.worth,
+            whole_s * tiles / s.worth + again,
             self._resident * s.weight_bytes / DRAW_BYTES_PER_S,
             np.broadcast_to(s.chain * s.turnaround_us * 1e-6, tiles.shape),
         ]
@@ -148,8 +155,8 @@ class StreamEstimate:
     def _main(self, parts: dict[str, Floats]) -> Floats:
         """Of a round: what an SM multiplies, or what L2 and HBM deliver meanwhile and its steps let them."""
         busy = np.maximum(parts["tensor"], parts["shared_port"])
-        longest: Floats = np.maximum(busy, together([parts["l2"], parts["hbm"], parts["issue"]]))
-        return longest
+        supplied = together([parts["l2"], parts["hbm"], parts["issue"]]) * (1 + APART * self._s.apart)
+        return under_ring(busy, supplied)
 
     def _around(self, hertz: Floats) -> tuple[Floats, Floats, Floats]:
         """Launch, first load and end."""
@@ -159,7 +166,8 @@ class StreamEstimate:
         return (s.launch_us + s.ramp_us) * 1e-6 * shown, first, self._end(hertz)
 
     def _end(self, hertz: Floats) -> Floats:
-        return self._s.end_us * 1e-6 + self._s.end_clk / hertz
+        s = self._s
+        return (s.end_us + (s.rounds - 1) * s.round_us) * 1e-6 + s.end_clk / hertz
 
     def _total(self, values: Floats) -> Floats:
         total: Floats = (values * self._weight).sum(axis=0)

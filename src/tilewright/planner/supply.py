@@ -1,7 +1,7 @@
 """What HBM needs to deliver at its bandwidth: enough bytes on their way, and a moment to begin.
 
-The constants are of a study of kernels on an H200 that read weights through a TMA ring with 32 to 176 KB in flight an
-SM: time against bytes gives what a kernel takes beside them, time against bytes in flight the turnaround.
+The first constants are of a study of kernels on an H200 that read weights through a TMA ring with 32 to 176 KB in
+flight an SM, the others of this project's sweep.
 """
 
 from __future__ import annotations
@@ -11,17 +11,41 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.planner.raster import Floats
+from tilewright.problem import Problem
 
-TURNAROUND_US = 1.05
-"""From when a buffer is free until the load that fills it again has come from HBM, while all SMs load."""
 RAMP_US = 0.5
-"""What of the time of a kernel that HBM bounds is neither launch, first load nor bytes: until all SMs load at once."""
+"""Of a kernel of parts or of swap-AB, what is neither launch, first load nor bytes: until all SMs load at once."""
 DRAIN_US = 0.6
 """After its last load: what is under way is multiplied, stored, and the last block ends."""
 DRAW_BYTES_PER_S = 85e9
 """What one SM draws from HBM: 64 SMs with a tile each do not reach the bandwidth, 128 that share K do."""
 EXPONENT = 4
 """Of the norm by which work that goes on at once delays each other where it comes near."""
+# From here on: of the sweep, development third (docs/notebook/2026-11-30-sweep.md).
+BEGIN_AND_END_US = 1.9
+"""Of a kernel of tiles, what is neither launch, first load, main loop nor epilogue, whatever bounds it: until all SMs
+are given their rate, and from the last store until the grid has ended."""
+TILES_TURNAROUND_US = 0.75
+"""From when a stage of a tile's ring is free until the load that fills it again has come."""
+SAME_LINES = 1.4
+"""How much faster than lines of its own an SM is given those that others ask for at the same time."""
+MULTICAST = 0.92
+"""What reaches each block of a cluster in a main loop, of what the probe of multicast loads does."""
+LINE_BYTES = 128
+FILL = 4.6
+"""What a byte of a box beyond the edge of a matrix costs, of which nothing is read, in bytes that are."""
+HALF_TILE = 0.525
+"""Of a tile's multiplications, the time of those of half: its blocks of rows are one behind the other."""
+ASKEW = 1.5
+"""What a row of a box costs that does not begin with a line of L2, in rows that do: 128 bytes then lie in two lines."""
+APART = 0.12
+"""By how much a cluster is slowed whose blocks load different lines: each waits for the other's too."""
+
+
+def askew(problem: Problem, cost: float = ASKEW) -> tuple[float, float]:
+    """What a byte of A and of B costs: ``cost``, or 1 where the rows begin with a line of L2."""
+    a, b = (cost if leading * problem.dtype.itemsize % LINE_BYTES else 1.0 for leading in (problem.lda, problem.ldb))
+    return a, b
 
 
 def together(parts: Sequence[Floats]) -> Floats:
@@ -30,4 +54,17 @@ def together(parts: Sequence[Floats]) -> Floats:
     scaled = np.maximum(longest, 1e-30)
     norm = sum(((part / scaled) ** EXPONENT for part in parts), start=np.zeros_like(longest)) ** (1 / EXPONENT)
     found: Floats = np.maximum(longest * norm, longest)  # the norm may be less by rounding
+    return found
+
+
+def under_ring(multiplied: Floats, supplied: Floats) -> Floats:
+    """How long a tile takes whose ring is filled while it is multiplied: the longer, or 1.09 times it where both are.
+
+    The same norm with an exponent of 8, as a ring evens out what comes unevenly; by squares, for it is asked often.
+    """
+    longest = np.maximum(multiplied, supplied)
+    eighth: Floats = np.minimum(multiplied, supplied) / np.maximum(longest, 1e-30)
+    for _ in range(3):
+        eighth = eighth * eighth
+    found: Floats = longest * np.sqrt(np.sqrt(np.sqrt(1 + eighth)))
     return found

@@ -5,8 +5,8 @@
 Of one SM, in clocks, are what its tensor cores or CUDA cores multiply, what its shared-memory port carries, and what
 its threads must issue; of the whole GPU, in seconds, what L2 and HBM deliver, which do not follow the SMs' clock. What
 a wave reads of A and B is that of the real order of tiles (``raster``); what of it L2 still holds is the assumption of
-``_hbm_bytes``. Where HBM is what a wave waits for, too little in flight counts, and the ramp at the beginning
-(``supply``).
+``_hbm_bytes``. What comes near each other delays each other, too little in flight counts, and a cluster whose
+blocks load different lines waits (``supply``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from tilewright.planner.candidate import INSIDE
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read
-from tilewright.planner.supply import DRAIN_US, RAMP_US, TURNAROUND_US, together
+from tilewright.planner.supply import (
+    APART,
+    BEGIN_AND_END_US,
+    HALF_TILE,
+    MULTICAST,
+    SAME_LINES,
+    TILES_TURNAROUND_US,
+    together,
+    under_ring,
+)
 from tilewright.problem import Problem
 from tilewright.roofline import peak_tflops, roof_of
 
@@ -36,7 +45,8 @@ class Work:
 
     ``places`` cluster tiles run at the same time. ``ring_clk`` is the least in which the loads of a tile can follow
     each other, by their latency and the stages there are; ``chain`` is how often one after another all that may be in
-    flight has to be loaded for a tile. ``own_bytes`` a block loads from L2 by itself,
+    flight has to be loaded for a tile. ``apart`` is the part of what a cluster loads of which its blocks load different
+    lines. ``own_bytes`` a block loads from L2 by itself,
     ``shared_bytes`` it receives of what its cluster loads together, ``l2_bytes`` leave L2 for it; ``half_share`` is the
     part of them that half a tile needs, and ``port_half_clk`` its ``port_clk``. ``hidden``: another tile is multiplied
     during the epilogue. ``flop`` counts what is executed, padding included, ``pj_per_flop`` what one costs; the SMs run
@@ -55,6 +65,7 @@ class Work:
     issue_clk: Floats
     ring_clk: Floats
     chain: Floats
+    apart: Floats
     own_bytes: Floats
     shared_bytes: Floats
     l2_bytes: Floats
@@ -153,11 +164,12 @@ class Estimate:
         self._hbm_s = self._hbm_reads / rate_in + writes / rate_out
         cut = waves.final & w.cut[waves.of]
         # Of a tile's multiply-adds that a block does in the wave; of half a tile it waits for and issues all K blocks.
-        self._part = np.where(cut, 0.5, 1.0)
+        self._part = np.where(cut, HALF_TILE, 1.0)
         at_once = np.where(waves.final, (w.last * np.where(w.cut, 2, 1))[waves.of], w.places[waves.of])
         active = np.minimum(at_once, w.places[waves.of]) * w.cluster[waves.of]
         received = np.where(cut, w.half_share[waves.of], 1.0)
-        self._l2_s = machine.l2_seconds(w.own_bytes[waves.of] * received, w.shared_bytes[waves.of] * received, active)
+        own, shared = w.own_bytes[waves.of] * received, w.shared_bytes[waves.of] * received
+        self._l2_s = machine.l2_seconds(own, shared, active, SAME_LINES, MULTICAST)
         blocks = (w.tiles * w.cluster).astype(float)
         self.l2_total_bytes = w.l2_bytes * blocks + c_bytes
         self.hbm_total_bytes = waves.total(self._hbm_reads) + c_bytes
@@ -166,15 +178,11 @@ class Estimate:
         self._energy = Energy(sm * 1e-12, self.hbm_total_bytes * c.energy_pj_per_hbm_byte * 1e-12)
         of = waves.of
         self._port_clk = np.where(cut, w.port_half_clk[of], w.port_clk[of])
-        steps = np.maximum(w.issue_clk, w.ring_clk)[of]
-        self._busy = np.maximum(np.maximum(w.tensor_clk[of] * self._part, self._port_clk), steps)
+        self._steps_clk = np.maximum(w.issue_clk, w.ring_clk)[of]
+        self._busy_clk = np.maximum(w.tensor_clk[of] * self._part, self._port_clk)
         self._covered = w.hidden[waves.of] & ~waves.final  # epilogues under another tile's main loop
-        own = np.maximum(np.maximum(w.tensor_clk[of] * self._part, self._port_clk), w.issue_clk[of]) / w.most_hz
-        least = np.maximum(np.maximum(own, self._l2_s), self._hbm_s)
-        bound = np.minimum(1.0, self._hbm_s / np.maximum(least, 1e-30))  # 1 where HBM is what a wave waits for
-        self._hbm_s = together([self._hbm_s, bound * w.chain[of] * TURNAROUND_US * 1e-6])
-        self._supply_s = together([self._l2_s, self._hbm_s])
-        self._ramp_s = bound[waves.starts] * (RAMP_US + DRAIN_US) * 1e-6
+        arrives = together([self._l2_s, self._hbm_s, w.chain[of] * TILES_TURNAROUND_US * 1e-6])
+        self._supply_s = arrives * (1 + APART * w.apart[of])
 
     def sustained(self) -> Times:
         """At the clock that the power limit leaves each."""
@@ -188,12 +196,16 @@ class Estimate:
     def _seconds(self, hertz: Floats) -> Floats:
         """``at(hertz).us`` in seconds, without the terms."""
         w, of = self._work, self._waves.of
-        slots = np.maximum(self._busy / hertz[of], self._supply_s)
+        slots = self._slots(hertz[of])
         main = self._waves.total(slots)
         return w.launch_us * 1e-6 + self._first_s(hertz) + main + self._epilogue_s(hertz, slots)
 
+    def _slots(self, hertz: Floats) -> Floats:
+        """What each wave takes without its epilogue, at the clock of each."""
+        return np.maximum(under_ring(self._busy_clk / hertz, self._supply_s), self._steps_clk / hertz)
+
     def _first_s(self, hertz: Floats) -> Floats:
-        return self._work.first_clk / hertz + self._ramp_s
+        return self._work.first_clk / hertz + BEGIN_AND_END_US * 1e-6
 
     def _epilogue_s(self, hertz: Floats, slots: Floats) -> Floats:
         """What of the epilogues nothing hides.
@@ -217,7 +229,7 @@ class Estimate:
             "hbm": self._hbm_s,
             "issue": (w.issue_clk / hertz)[of],
         }
-        slots = np.maximum.reduce([*seconds.values(), self._supply_s])
+        slots = self._slots(hertz[of])
         terms = {
             "launch": w.launch_us * 1e-6,
             "first_load": self._first_s(hertz),

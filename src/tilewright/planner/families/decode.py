@@ -28,6 +28,9 @@ from tilewright.problem import Layout, Problem
 
 SPREAD = (0.90, 1.15)
 SLOTS = 128  # lanes that an SM issues for in a clock
+# Times the instructions that are counted: addresses, waits and what an SM issues at a fraction of that rate; sweep,
+# development third.
+GEMV_ISSUED, MMA_ISSUED = 2.4, 10.0
 # Registers beside those that ``DecodePlan`` knows of, a token: its pointer, and its elements made fp32. With them the
 # blocks an SM are as many as scripts/check_kernels.py found to have room without spilling.
 TOKEN_REGISTERS = 6
@@ -67,6 +70,8 @@ class Decode(Family):
     turnaround_us: float
     ramp_us: float
     drain_us: float
+    round_us: float  # of a round of blocks after the first, where one has an SM: a block begins, and ends
+    same = 1.0
 
     @abstractmethod
     def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
@@ -164,7 +169,11 @@ class Decode(Family):
             end_clk=bm * bn * wk * 4 / gpu.shared_bytes_per_clock + 0.0,
             dependent=dependent,
             hides_first=False,  # blocks find room on an SM as those of the kernel before leave it
-            flows=True,
+            flows=tiles > 0,
+            round_us=self.round_us / t["blocks"],
+            same=self.same,
+            apart=0.0 * weights,
+            again_bytes=0.0 * weights,
             useful_elements=problem.m * problem.n / (tiles * bm * bn),
             flop=(2 * bm * bn * problem.k).astype(float),
             pj_per_flop=c.energy_pj_per_flop,
@@ -209,8 +218,10 @@ class Gemv(Decode):
     name = "decode_gemv"
     kind = GemvPlan
     turnaround_us = 0.7
-    ramp_us = 0.1
-    drain_us = 0.4
+    ramp_us = 0.5
+    drain_us = 0.55
+    round_us = 0.8
+    same = 1.8  # blocks ask for the same tokens
 
     def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
         """With a row of the tile for each token."""
@@ -223,7 +234,7 @@ class Gemv(Decode):
     def issued(self, t: dict[str, Ints], aligned: bool) -> Floats:
         """A load and 8 conversions of weights, 8 FMAs a token; a token's load and conversions serve all rows."""
         load = 1 if aligned else 8
-        found: Floats = load + 8 + t["bm"] * (8 + (load + 8) / t["rows"])
+        found: Floats = GEMV_ISSUED * (load + 8 + t["bm"] * (8 + (load + 8) / t["rows"]))
         return found
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
@@ -261,7 +272,9 @@ class Mma(Decode):
     kind = MmaPlan
     turnaround_us = 0.7
     ramp_us = 0.2
-    drain_us = 1.2
+    drain_us = 2.3
+    round_us = 1.0
+    same = 0.8  # lines that lanes of a warp read in pieces
 
     def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
         """With as many blocks of 8 tokens as there are."""
@@ -277,7 +290,7 @@ class Mma(Decode):
         """A load, a mma.sync for each 8 tokens, and the loads of these, which serve all rows."""
         load = 1 if aligned else 12
         groups = t["bm"] / 8
-        found: Floats = load + groups * (1 + load * 8 / t["rows"])
+        found: Floats = MMA_ISSUED * (load + groups * (1 + load * 8 / t["rows"]))
         return found
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:

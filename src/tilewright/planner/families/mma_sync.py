@@ -28,6 +28,8 @@ from tilewright.problem import Layout, Problem
 
 STAGES = 3  # of its default plan: one multiplied, two on their way
 STEP_CLK = 150  # a barrier of the block and the wait for cp.async, each K-step
+MMA_MACS = 16 * 8 * 16  # of an instruction of a warp
+MMA_CLK = 12  # from one of them to the next of the same warp, its operands' loads between; sweep, development third
 LANES = 32  # copies that an SM's threads issue a clock: of 16 bytes, or of one element where rows are not aligned
 SPREAD = (0.85, 1.40)
 
@@ -115,6 +117,9 @@ class MmaSync(Family):
     def _offered(self, found: _Table, problem: Problem, machine: Machine) -> Offer:
         t, c = found.columns, machine.calibration
         macs = t["bm"] * t["bn"] * SWIZZLE_ROW
+        tiles = -(-problem.m // t["bm"]) * -(-problem.n // t["bn"])
+        resident = np.minimum(t["shared_by"], -(-tiles // machine.sms))
+        alone = macs / MMA_MACS / (t["threads"] / 32) * MMA_CLK / resident  # a warp waits for its own instructions
         copies = (t["bm"] + t["bn"]) * SWIZZLE_ROW / (LANES * (8 if problem.aligned else 1))
         work = one_tile_work(
             problem,
@@ -123,7 +128,7 @@ class MmaSync(Family):
             bn=t["bn"],
             bk=SWIZZLE_ROW,
             shared_by=t["shared_by"],
-            tensor_clk=macs / (2048 * c.mma_sync_share),
+            tensor_clk=np.maximum(macs / (2048 * c.mma_sync_share), alone),
             port_clk=found.port_bytes / machine.gpu.shared_bytes_per_clock,
             issue_clk=STEP_CLK + copies,
             stages=t["stages"],

@@ -21,6 +21,10 @@ class StreamK(Parts):
 
     name = "streamk"
     kind = StreamKPlan
+    # Sweep, development third: blocks are at different K, so that lines come from further away, and a block stores the
+    # end of one tile before it begins another.
+    turnaround = 2.0
+    walk_us = 2.0
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """Both ways to cut each tile and cluster, the second where there is a full wave."""
@@ -54,7 +58,9 @@ def _cut(two_tiles: Bools, problem: Problem) -> Cutting:
         parts = partial_sums.streamk_parts(shared, places, np.full_like(tiles, blocks))
         none = shared == 0
         items = np.where(none, tiles, (whole + 1) * places)
-        return Cut(items, np.ones(len(tiles)), np.where(none, 1.0, part), parts, shared, whole > 0)
+        again = np.where(whole > 0, shared, 0)  # in one round alone a line is read about once
+        share = np.ones(len(tiles))
+        return Cut(items, share, np.where(none, 1.0, part), parts, shared, whole > 0, again)
 
     return cut
 

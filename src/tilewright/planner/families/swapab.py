@@ -26,17 +26,24 @@ from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import DRAIN_US, RAMP_US, TURNAROUND_US
+from tilewright.planner.supply import FILL, RAMP_US, askew
 from tilewright.problem import Layout, Problem
 
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
 DEPTHS = (64, 128, 256)
 SPREAD = (0.92, 1.12)
-# From a study of such kernels on an H200, of 8 to 128 tokens; ``Calibration.residuals`` may scale each.
+# Of the sweep, development third.
+TURN_US = 0.55  # from when a stage is free until it is full again, all SMs loading, beside
+TURN_STAGES = 2.0  # times what an SM alone takes to receive one
+SAME = 1.8  # times what L2 gives an SM of lines of its own: tiles beside each other read the same weights
+# From a study of such kernels on an H200, of 8 to 128 tokens.
 PROLOGUE_CLK = 400  # barriers, tensor maps
-STEP_CLK = 220  # of a stage: a wait, the wgmmas of its slices, and its release
-SWAP_CLK = 900  # the exchange of a cluster: two ways through distributed shared memory, and barriers
-EXCHANGE_BYTES_PER_CLK = 16  # of partial sums that a block sends and receives
+ASKEW = 2.2  # as of ``supply``: lines that lie askew are not faster for being asked for together
+STORE_BYTES_PER_CLK = 8  # of C, by warps, while nothing is multiplied
+DRAIN_US = 0.25  # beside, until the grid has ended
+STEP_CLK = 190  # of a stage: a wait, the wgmmas of its slices, and its release
+SWAP_CLK = 1380  # the exchange of a cluster: two ways through distributed shared memory, and barriers
+EXCHANGE_BYTES_PER_CLK = 32  # of partial sums that a block sends and receives
 RESERVED = 1024  # bytes of shared memory that each block on an SM takes beside its own
 
 Kind = tuple[int, int, int, int, int]
@@ -148,7 +155,7 @@ class SwapAb(Family):
         yield limits.tokens(problem.m, plan.bm, MOST_TOKENS, "the N of its wgmma")
         yield limits.ring(plan.stage_bytes, plan.stages, plan.full().stages, weights, per_sm)
         blocks = plan.grid(problem)[0]
-        turnaround = TURNAROUND_US * c.residual(self.name, "turnaround")
+        turnaround = float(self._turnaround_us(np.array(plan.stage_bytes), machine))
         resident = min(per_sm, -(-blocks // machine.sms))
         yield limits.in_flight(
             resident, (plan.stages - 1) * weights, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s
@@ -162,6 +169,12 @@ class SwapAb(Family):
     def _per_sm(plan: SwapAbPlan) -> int:
         """Blocks of the plan that have room on an SM at a time."""
         return max(1, (SHARED_LIMIT + RESERVED) // (plan.shared_bytes + RESERVED))
+
+    def _turnaround_us(self, stage_bytes: Ints, machine: Machine) -> Floats:
+        c = machine.calibration
+        receives = stage_bytes / (c.l2_alone_bytes_per_clk * c.boost_clock_mhz)
+        found: Floats = (TURN_US + TURN_STAGES * receives) * c.residual(self.name, "turnaround")
+        return found
 
     def _offered(self, found: _Table, places: Ints, problem: Problem, machine: Machine, dependent: Bools) -> Offer:
         t, c = found.columns, machine.calibration
@@ -182,16 +195,18 @@ class SwapAb(Family):
         exchange = np.where(split > 1, SWAP_CLK + 2 * partial / EXCHANGE_BYTES_PER_CLK, 0.0)
         ones = np.ones(len(bm))
         first = PROLOGUE_CLK + c.tma_latency_hbm_clk
+        stores = bm * bn * itemsize / STORE_BYTES_PER_CLK
+        a_cost, b_cost = askew(problem, ASKEW)
         stream = Stream(
             tiles=tiles,
             split=split,
             places=places,
             reached=places // t["per_sm"] * split,
-            own_bytes=weights + tokens,
+            own_bytes=a_cost * tokens + b_cost * weights + FILL * (bm - problem.m / down) * depth * itemsize,
             shared_bytes=0 * weights,
             weight_bytes=weights / down,
             chain=steps / (t["stages"] - 1),
-            turnaround_us=TURNAROUND_US * c.residual(self.name, "turnaround"),
+            turnaround_us=self._turnaround_us((bm + bn) * bk * itemsize, machine),
             tensor_clk=tensor,
             port_clk=reads + c.port_contention * fills,
             issue_clk=(steps * STEP_CLK).astype(float),
@@ -201,10 +216,14 @@ class SwapAb(Family):
             ramp_us=RAMP_US * c.residual(self.name, "ramp"),
             first_clk=ones * first,
             end_us=ones * (DRAIN_US * c.residual(self.name, "drain")),
-            end_clk=exchange + bm * bn * itemsize / 16,
+            end_clk=(exchange + stores) * -(-tiles // places),  # nothing is multiplied meanwhile
             dependent=dependent,
             hides_first=True,
-            flows=False,
+            flows=split < 0,
+            round_us=0.0,
+            same=SAME,
+            apart=0.0 * ones,
+            again_bytes=0.0 * ones,
             useful_elements=problem.m * problem.n / (tiles * bm * bn),
             flop=2.0 * bm * bn * depth,
             pj_per_flop=c.energy_pj_per_flop,
