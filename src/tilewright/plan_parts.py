@@ -63,7 +63,6 @@ class PartsPlan(BranchPlan):
     epilogue_columns: int = 32
     epilogue_slabs: int = 2
     fan_in: int = 0
-    dependent_launch: bool = False
 
     def follows(self) -> Mapping[str, int]:
         """The threads of a block."""
@@ -78,11 +77,6 @@ class PartsPlan(BranchPlan):
     def cluster(self) -> int:
         """Blocks of a cluster."""
         return self.cluster_m * self.cluster_n
-
-    @property
-    def dependent(self) -> bool:
-        """Whether a launch may start before the kernel ahead of it has ended."""
-        return self.dependent_launch
 
     @property
     def core(self) -> TensorPlan:

@@ -13,7 +13,7 @@ from tilewright.plan_tensor import SWIZZLE_ROW
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.family import Offer, register
 from tilewright.planner.machine import Machine
-from tilewright.planner.parts import Cut, Cutting, Parts, base_plans, cluster_tiles
+from tilewright.planner.parts import Cut, Cutting, Parts
 from tilewright.planner.raster import Ints
 from tilewright.problem import Problem
 
@@ -33,11 +33,9 @@ class SplitK(Parts):
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """The plans that leave a part its ``LEAST_BLOCKS`` K blocks; the fewest parts of each tile in any case."""
-        plans = base_plans(SplitKPlan, problem.dtype, problem.a_layout, problem.b_layout)
-        plans = tuple(plan for plan in plans if plan.cluster <= machine.sms)
+        plans, counted = self.bases(problem, machine)
         blocks = max(1, -(-problem.k // SWIZZLE_ROW))
         rows, splits = [], []
-        counted = cluster_tiles(plans, problem).tolist()
         for row, (plan, tiles) in enumerate(zip(plans, counted, strict=True)):
             places = machine.places(plan.cluster)
             for each in SPLITS:
@@ -59,9 +57,7 @@ class SplitK(Parts):
         assert isinstance(plan, SplitKPlan)
         blocks = max(1, -(-problem.k // SWIZZLE_ROW))
         cut = _cut(np.array([plan.parts(problem)]), blocks)
-        offer = self.offered((plan,), np.zeros(1, dtype=np.int64), cut, problem, machine, plan.dependent_launch,
-                             lambda _index, _plan, _problem: plan)  # fmt: skip
-        return _with_splits(offer, [plan.splits])
+        return _with_splits(self.one(plan, cut, problem, machine), [plan.splits])
 
 
 def _cut(parts: Ints, blocks: int) -> Cutting:
