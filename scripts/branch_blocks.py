@@ -193,7 +193,7 @@ def _sized(branch: Branch) -> Iterator[tuple[BranchKernel, Problem, BranchPlan]]
 def _values(plan: BranchPlan) -> str:
     """What a plan has beside what every plan has: ``rw 4, wk 2``; switches only where they are on."""
     values = {each.name: getattr(plan, each.name) for each in fields(plan) if each.init and each.name not in _COMMON}
-    numbers = [f"{name} {value}" for name, value in values.items() if not isinstance(value, bool)]
+    numbers = [f"{name} {value}" for name, value in values.items() if value is not None and not isinstance(value, bool)]
     return ", ".join([*numbers, *(name for name, value in values.items() if value is True)])
 
 

@@ -148,7 +148,10 @@ def read(path: Path) -> Sweep:
     sweep = Sweep()
     if not path.exists():
         return sweep
-    lines = path.read_text("utf-8").split("\n")
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: no text: {error}") from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -161,7 +164,7 @@ def read(path: Path) -> Sweep:
             if all(not rest.strip() for rest in lines[number:]):
                 break
             raise UsageError(f"{path}:{number}: {error}") from error
-        except (KeyError, TypeError, UsageError) as error:
+        except (KeyError, TypeError, ValueError, UsageError) as error:
             raise UsageError(f"{path}:{number}: no line of a sweep: {error}") from error
     return sweep
 

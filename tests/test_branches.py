@@ -218,6 +218,15 @@ def test_weights_are_read_once_and_16_bytes_a_lane() -> None:
             assert weights.loads.bytes == 16 * weights.loads.lanes
 
 
+@pytest.mark.parametrize("name", list(branches.branches()))
+@pytest.mark.parametrize("shape", [(3, 37, 129), (1, 1, 1), (2, 64, 0)])
+def test_a_branch_takes_any_size_in_padded_lines(name: str, shape: tuple[int, int, int]) -> None:
+    sizes = [each for pair in zip(("--m", "--n", "--k"), map(str, shape), strict=True) for each in pair]
+    result = run("verify", "--branch", name, *sizes, "--dtype", "bf16", "--backend", "emulator", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert all(row["ok"] for row in json.loads(result.stdout)["results"])
+
+
 def test_the_arithmetic_of_decode() -> None:
     problem = posed(1, 4096, 4096)
     said = derived(GEMV.plan_for(problem, aligned=True), get_gpu("h200"), problem)

@@ -15,7 +15,7 @@ from tilewright.dtypes import FP32
 from tilewright.errors import EmulatorFault, UsageError
 
 BLOCKS, THREADS = 5, 64
-KERNEL = "broken/async/partials.cu"
+KERNEL = "broken/blocks/partials.cu"
 FAULTS = re.findall(r"[A-Z_]{3,}", re.search(r"enum Fault {(.*?)}", (KERNELS / KERNEL).read_text("utf-8"))[1])  # type: ignore[index]
 RACES = {  # what the report says of it
     "NOT_RELEASED": "matrix 0, byte",

@@ -282,6 +282,16 @@ def test_a_workspace_is_of_whoever_made_it(backend: Backend) -> None:
         assert not counters(backend, workspace).any()
 
 
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+@pytest.mark.parametrize("after", [0, 2**16])
+def test_no_operand_lies_in_the_workspace(emulator: EmulatorBackend, name: str, after: int) -> None:
+    plan, problem = small_plan("streamk"), tight(64, 72, 520)
+    operands, workspace = fresh(emulator, problem), make(emulator, 2**18)
+    inside = replace(getattr(operands, name), pointer=workspace.pointer + after)  # in the counters, and in the sums
+    with pytest.raises(UsageError, match=f"{name.upper()} shares memory with the workspace"):
+        prepare(emulator, kernel_of(plan), plan, replace(operands, **{name: inside}), workspace=workspace)
+
+
 def test_what_is_no_workspace(emulator: EmulatorBackend) -> None:
     plan, problem = small_plan("splitk"), tight(64, 70, 520)
     operands, needed = fresh(emulator, problem), plan.workspace_bytes(problem)
@@ -294,6 +304,8 @@ def test_what_is_no_workspace(emulator: EmulatorBackend) -> None:
     shifted = part(make(emulator, needed + 4), 1, needed // 4, col=1)
     with pytest.raises(UsageError, match="it must be on a 16-byte boundary"):
         prepare(emulator, kernel_of(plan), plan, operands, workspace=shifted)
+    with pytest.raises(UsageError, match="the workspace is a int; it must be a row of a matrix"):
+        prepare(emulator, kernel_of(plan), plan, operands, workspace=5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="so many tiles need no cut"):
         plan.workspace_bytes(Problem(64 * 80, 64 * 80, 520, BF16))
 

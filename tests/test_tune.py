@@ -225,6 +225,8 @@ def test_shapes_as_words_and_in_files(tmp_path: Path) -> None:
         ('[[1, 2, -3]]', "it.txt, shape 1: k is -3"),
         ('{"a": 3}', "it.txt, a is 3; a list of shapes is possible"),
         ('[[1, 2', "it.txt is no JSON"),
+        ('{"a":' * 50_000, "it.txt is no JSON"),
+        (f"[[{'1' * 6000}, 2, 3]]", "it.txt is no JSON"),
         ('[{"m": 1, "n": 2, "k": 3, "x": 4}]', "shape 1: problem field 'x' is not one of"),
     ],
 )  # fmt: skip

@@ -334,6 +334,14 @@ def test_what_was_measured_here_stays_unless_asked(db: Store) -> None:
         ({"other": 1}, "row field 'other' is not one of"),
         ({"where": {"gpu": "it"}}, "a row|a key is incomplete"),
         ({"tried": [{"verdict": "best"}]}, "candidate field 'verdict' is 'best'; timed, wrong, hung"),
+        (
+            {"tried": [{"plan": {"x": float("nan")}}]},
+            "candidate field 'plan' is .* an object of numbers that are finite",
+        ),
+        ({"tried": [{"predicted_us": 10**400}]}, "candidate field 'predicted_us' is .* a number is possible"),
+        ({"rounds": 2**70}, "row field 'rounds' is .* a whole number is possible"),
+        ({"what": {"m": -5}}, "key field 'm' is -5; a whole number above 0"),
+        ({"method": "\ud800x"}, "row field 'method' is .* a string is possible"),
     ],
 )
 def test_what_is_no_table_is_told_with_row_and_field(tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -345,6 +353,19 @@ def test_what_is_no_table_is_told_with_row_and_field(tmp_path: Path, change: dic
     (tmp_path / "it.json").write_text(json.dumps(made))
     with pytest.raises(UsageError, match=said):
         read_table(tmp_path / "it.json")
+
+
+def test_a_winner_has_a_time(tmp_path: Path) -> None:
+    made = json.loads(json.dumps(table([row()])))
+    made["rows"][0]["tried"][0]["time_us"] = {}
+    (tmp_path / "it.json").write_text(json.dumps(made))
+    with pytest.raises(UsageError, match="row 1: candidate 0 is timed and its field 'time_us' has no median"):
+        read_table(tmp_path / "it.json")
+
+
+def test_a_directory_is_no_database(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a directory; the database of winners is a file"):
+        Store(tmp_path).rows()
 
 
 def test_a_table_that_is_not_there_or_cannot_be_written(tmp_path: Path) -> None:

@@ -130,11 +130,14 @@ def of_file(stem: str) -> BranchKernel:
 
 
 def select(name: str, problem: Problem) -> list[BranchKernel]:
-    """The kernels of a branch that take a problem. Raises ``UsageError`` with each one's reason where none does."""
+    """The kernels of a branch that take a problem, its lines padded for those that move operands by TMA.
+
+    Raises ``UsageError`` with each one's reason where none does.
+    """
     taken, reasons = [], []
     for each in branch(name).kernels:
         try:
-            each.plan_for(problem, aligned=problem.aligned)
+            each.plan_for(problem, aligned=(problem.padded() if each.uses_tma else problem).aligned)
         except UsageError as reason:
             reasons.append(str(reason))
         else:

@@ -22,6 +22,7 @@ class BranchPlan(Plan):
     """A plan of a kernel off the ladder, which names itself by ``branch`` and ``kernel`` and not by a rung.
 
     ``out_dtype`` is the element type of C: fp32, or that of the operands, for which None stands too.
+    ``dependent_launch`` lets the kernel start under the one before it, and load what that must not write at once.
     Subclasses are complete once they have ``shared_parts``, ``constants``, ``complaints``, ``default`` and ``derived``
     and say with ``field(init=False)`` which of ``bm``, ``bn``, ``bk`` and ``threads`` follow from the rest. Raises
     ``UsageError`` for a combination that no kernel has, with the numbers that are against it.
@@ -34,6 +35,7 @@ class BranchPlan(Plan):
 
     rung: int = field(init=False, default=NO_RUNG)
     out_dtype: DType | None = field(default=None, kw_only=True)
+    dependent_launch: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for mistake in mistyped(self):
@@ -49,6 +51,11 @@ class BranchPlan(Plan):
     def c_dtype(self) -> DType:
         """The element type of C."""
         return self.out_dtype or self.dtype
+
+    @property
+    def dependent(self) -> bool:
+        """Whether a launch may start before the kernel ahead of it has ended."""
+        return self.dependent_launch
 
     @property
     def of(self) -> str:

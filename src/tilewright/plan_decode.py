@@ -50,12 +50,6 @@ class DecodePlan(BranchPlan):
     wr: int = 1
     un: int = 1
     blocks_per_sm: int = 1
-    dependent_launch: bool = False
-
-    @property
-    def dependent(self) -> bool:
-        """Whether a launch may start before the kernel ahead of it has ended."""
-        return self.dependent_launch
 
     @property
     def wide(self) -> tuple[str, ...]:
@@ -304,7 +298,7 @@ def mma_values(m: int, n: int) -> tuple[dict[str, Any], str]:
     wk = 16 if few else 8
     why = f"N = {n} is less than 40 times 64, so that K goes over 16 warps" if few else "K over 8 warps"
     nt = 1 if m <= 8 else 2
-    # Three blocks an SM find room too, without spilling, and are 5% slower at N = 4096 and 28672 (2026-11-30).
+    # Three blocks an SM find room too, without spilling, and are 4% slower at N = 4096 and 28672 (2026-11-30).
     blocks = 1 if few else 2
     return {"nt": nt, "rb": 1, "wk": wk, "wr": 1, "un": 2, "batches": 2, "blocks_per_sm": blocks}, (
         f"mma.sync fed from registers, {why}; two batches of 2 x 2 loads, one on its way while the other is multiplied"

@@ -64,7 +64,6 @@ class PartsPlan(BranchPlan):
     epilogue_columns: int = 32
     epilogue_slabs: int = 2
     fan_in: int = 0
-    dependent_launch: bool = False
 
     def follows(self) -> Mapping[str, int]:
         """The threads of a block."""
@@ -84,11 +83,6 @@ class PartsPlan(BranchPlan):
     def along_k(self) -> int:
         """Blocks of a cluster that share the K blocks of a part, and add up in each other's shared memory."""
         return 1
-
-    @property
-    def dependent(self) -> bool:
-        """Whether a launch may start before the kernel ahead of it has ended."""
-        return self.dependent_launch
 
     def alone(self) -> Self:
         """The same without clusters."""

@@ -51,7 +51,6 @@ class SwapAbPlan(BranchPlan):
     cluster_k: int = 1
     blocks: int = SMS
     weights_evict_first: bool = True
-    dependent_launch: bool = False
 
     def follows(self) -> Mapping[str, int]:
         """The threads of a block."""
@@ -66,11 +65,6 @@ class SwapAbPlan(BranchPlan):
     def cluster(self) -> int:
         """Blocks of a cluster."""
         return self.cluster_k
-
-    @property
-    def dependent(self) -> bool:
-        """Whether a launch may start before the kernel ahead of it has ended."""
-        return self.dependent_launch
 
     @property
     def stage_bytes(self) -> int:

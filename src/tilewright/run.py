@@ -133,11 +133,15 @@ def prepare(
             raise UsageError(
                 f"C shares memory with {name}, which blocks still read while others write C: it needs memory of its own"
             )
+    parts = workspace_arguments(backend, plan, problem, workspace)
+    for name, matrix in (("A", operands.a), ("B", operands.b), ("C", operands.c)):
+        if any(overlap(matrix, part) for part in parts):
+            raise UsageError(f"{name} shares memory with the workspace, which blocks write: it needs memory of its own")
     return Launch(
         backend.compile(source_for(backend, kernel, plan)),
         plan.grid(problem),
         plan.block,
-        [*arguments(plan, operands), *workspace_arguments(backend, plan, problem, workspace)],
+        [*arguments(plan, operands), *parts],
         plan.shared_bytes,
         plan.cluster,
         plan.dependent,

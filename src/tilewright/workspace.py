@@ -29,8 +29,13 @@ def make(backend: Backend, nbytes: int) -> Matrix:
 def parts_of(memory: Matrix, needed: Workspace) -> tuple[Matrix, Matrix]:
     """The partial sums and the counters of a plan in a workspace.
 
-    Raises ``UsageError`` for memory that is too small, no single row, or off a 16-byte boundary.
+    Raises ``UsageError`` for what is no matrix, and for memory that is too small, no single row or off a 16-byte
+    boundary.
     """
+    if not isinstance(memory, Matrix):
+        raise UsageError(
+            f"the workspace is a {type(memory).__name__}; it must be a row of a matrix, as ``make`` gives it"
+        )
     held = memory.cols * memory.dtype.itemsize if memory.rows == 1 and memory.layout == "row" else 0
     if held < needed.nbytes:
         raise UsageError(

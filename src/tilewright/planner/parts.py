@@ -138,6 +138,21 @@ class Parts(Family):
         yield limits.cut(plan.said(problem), candidate.wave_efficiency)
         yield limits.workspace(plan.workspace_bytes(problem), machine.l2_keeps_bytes)
 
+    def one(self, plan: PartsPlan, cut: Cutting, problem: Problem, machine: Machine) -> Offer:
+        """An offer of one plan, as it is."""
+        row = np.zeros(1, dtype=np.int64)
+        return self.offered((plan,), row, cut, problem, machine, plan.dependent_launch, lambda *_: plan)
+
+    def bases(self, problem: Problem, machine: Machine) -> tuple[tuple[PartsPlan, ...], list[int]]:
+        """The tiles and clusters that the machine's SMs have places for, uncut, and the cluster tiles of each."""
+        plans = self.uncut(problem.dtype, problem.a_layout, problem.b_layout)
+        plans = tuple(plan for plan in plans if plan.cluster <= machine.sms)
+        return plans, cluster_tiles(plans, problem).tolist()
+
+    def uncut(self, dtype: DType, a: Layout, b: Layout) -> tuple[PartsPlan, ...]:
+        """One plan of each tile and cluster."""
+        return base_plans(self.kind, dtype, a, b)
+
     def offered(
         self, plans: Sequence[PartsPlan], rows: Ints, cut: Cutting, problem: Problem,
         machine: Machine, dependent: bool, finish: Callable[[int, PartsPlan, Problem], PartsPlan],

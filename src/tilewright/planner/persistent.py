@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tilewright.plan_tensor import LAST, SWIZZLE_ROW, TensorPlan
 from tilewright.planner.machine import Machine
-from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read
+from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of, lines_read
 from tilewright.planner.supply import FILL, askew
 from tilewright.planner.terms import Work
 from tilewright.problem import Problem
@@ -28,7 +28,7 @@ Columns = Mapping[str, Ints]
 
 def columns(plans: list[TensorPlan]) -> dict[str, Ints]:
     """What of plans the work follows from, an array each."""
-    each = {
+    each: dict[str, Sequence[int]] = {
         "bm": [p.bm for p in plans],
         "bn": [p.bn for p in plans],
         "cluster_m": [p.cluster_m for p in plans],
@@ -41,7 +41,7 @@ def columns(plans: list[TensorPlan]) -> dict[str, Ints]:
         "slabs": [p.epilogue_slabs for p in plans],
         "through_slabs": [p.rung == LAST for p in plans],
     }
-    return {name: np.array(values, dtype=np.int64) for name, values in each.items()}
+    return columns_of(each)
 
 
 def persistent_work(

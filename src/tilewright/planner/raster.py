@@ -7,6 +7,7 @@ functions take NumPy arrays that broadcast, integers of 64 bits, and give arrays
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,11 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+
+def columns_of(values: Mapping[str, Sequence[int]]) -> dict[str, Ints]:
+    """Lists with an entry a candidate as arrays; a bool counts as 0 or 1."""
+    return {name: np.array(each, dtype=np.int64) for name, each in values.items()}
 
 
 @dataclass(frozen=True)

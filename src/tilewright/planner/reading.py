@@ -52,8 +52,8 @@ def build(what: str, make: Callable[..., _Value], found: Mapping[str, Any]) -> _
 
 def text(value: Any) -> str:
     """A string."""
-    if not isinstance(value, str):
-        raise ValueError("a string is possible")
+    if not isinstance(value, str) or any("\ud800" <= each <= "\udfff" for each in value):
+        raise ValueError("a string is possible")  # half a surrogate pair, which JSON can hold, is no text
     return value
 
 
@@ -66,8 +66,8 @@ def flag(value: Any) -> bool:
 
 def whole(value: Any) -> int:
     """An int."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError("a whole number is possible")
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
+        raise ValueError("a whole number is possible")  # of 64 bits, as arrays and databases hold them
     return value
 
 
@@ -80,8 +80,11 @@ def counted(value: Any) -> int:
 
 def real(value: Any) -> float:
     """A finite float."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("a number is possible")
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError("a number is possible")
+    except OverflowError:  # an int beyond all floats
+        raise ValueError("a number is possible") from None
     return float(value)
 
 

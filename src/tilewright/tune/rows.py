@@ -78,6 +78,9 @@ class Row:
         """The inverse of ``to_dict``. Raises ``UsageError`` for what is no row, naming the field."""
         row: Row = reading.build("row", cls, reading.read_fields("row", values, _ROW))
         timed = [number for number, each in enumerate(row.tried) if each.verdict == "timed"]
+        for number in timed:
+            if "median" not in (row.tried[number].time_us or {}):
+                raise UsageError(f"candidate {number} is timed and its field 'time_us' has no median")
         if row.winner is not None and row.winner not in timed:
             raise UsageError(f"row field 'winner' is {row.winner}; timed candidates are {timed or 'none'}")
         return row
@@ -86,11 +89,15 @@ class Row:
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError("an object is possible")
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise ValueError("an object of numbers that are finite is possible") from None
     return dict(value)
 
 
 def _part(what: str, kind: type) -> reading.Reader:
-    readers = {each.name: reading.whole if each.name in INTEGERS else reading.text for each in fields(kind)}
+    readers = {each.name: reading.counted if each.name in INTEGERS else reading.text for each in fields(kind)}
     return reading.record(what, kind, readers)
 
 
@@ -141,7 +148,7 @@ def read_table(path: Path) -> list[Row]:
     """The rows of a table. Raises ``UsageError`` for what is none, naming the row and the field."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(found, Mapping) or found.get("schema") != SCHEMA or not isinstance(found.get("rows"), list):
         raise UsageError(f"{path} is no table of winners: it is an object whose schema is {SCHEMA!r}, with rows")

@@ -30,15 +30,16 @@ def _of_word(word: str, given: Mapping[str, Any]) -> Iterator[Problem]:
         return
     path = Path(word)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{word!r} is no shape, and as a file it cannot be read ({why}); {POSSIBLE}") from None
     if text.lstrip()[:1] in ("[", "{"):
         try:
-            yield from _of_json(json.loads(text), given, word)
-        except json.JSONDecodeError as error:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, nested without end
             raise UsageError(f"{word} is no JSON: {error}") from None
+        yield from _of_json(values, given, word)
         return
     for number, line in enumerate(text.splitlines(), start=1):
         if shape := line.partition("#")[0].strip():

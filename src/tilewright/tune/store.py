@@ -125,6 +125,8 @@ class Store:
             raise UsageError(f"the database of winners {path} cannot be written: {error}") from error
 
     def _read(self, path: Path) -> Iterator[Row]:
+        if path.is_dir():
+            raise UsageError(f"{path} is a directory; the database of winners is a file")
         if not path.exists():
             return
         try:

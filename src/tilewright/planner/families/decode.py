@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,9 +23,11 @@ from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.judgement import Finding
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
-from tilewright.planner.raster import Bools, Floats, Ints
+from tilewright.planner.raster import Bools, Floats, Ints, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
 from tilewright.problem import Layout, Problem
+
+P = TypeVar("P", bound=DecodePlan)
 
 SPREAD = (0.90, 1.15)
 SLOTS = 128  # lanes that an SM issues for in a clock
@@ -59,7 +62,7 @@ def _table(plans: Sequence[DecodePlan]) -> _Table:
         "threads": [p.threads for p in plans],
         "blocks": [p.blocks_per_sm for p in plans],
     }
-    return _Table(tuple(plans), {name: np.array(values, dtype=np.int64) for name, values in each.items()})
+    return _Table(tuple(plans), columns_of(each))
 
 
 class Decode(Family):
@@ -195,20 +198,24 @@ class Decode(Family):
         raise NotImplementedError
 
 
+def _roomiest(plan: P, most: int, family: Decode) -> Iterator[P]:
+    """With as many blocks an SM, at most ``most``, as have room beside the family's spare registers, if any have."""
+    for blocks in range(most if plan.aligned else 1, 0, -1):
+        with suppress(UsageError):
+            roomy = plan.with_(blocks_per_sm=blocks)
+            if not plan.aligned or roomy.registers + family.spare(roomy) <= roomy.available_registers:
+                yield roomy
+                return
+
+
 @lru_cache(maxsize=64)
 def _gemv_plans(dtype: DType, tokens: int, a: Layout, b: Layout, aligned: bool) -> tuple[GemvPlan, ...]:
     """A plan of each shape of warps and loads that fits, as many blocks an SM as have room."""
-    found = []
+    found: list[GemvPlan] = []
     for (rw, un), (wk, wr) in product(_ROWS_AND_LOADS, _WARPS):
-        for blocks in range(8 if aligned else 1, 0, -1):
-            with suppress(UsageError):
-                plan = GemvPlan(
-                    dtype, aligned=aligned, a_layout=a, b_layout=b, bm=tokens, rw=rw, un=un, wk=wk, wr=wr,
-                    blocks_per_sm=blocks,
-                )  # fmt: skip
-                if not aligned or plan.registers + GEMV.spare(plan) <= plan.available_registers:
-                    found.append(plan)
-                    break
+        with suppress(UsageError):
+            plan = GemvPlan(dtype, aligned=aligned, a_layout=a, b_layout=b, bm=tokens, rw=rw, un=un, wk=wk, wr=wr)
+            found += _roomiest(plan, 8, GEMV)
     return tuple(found)
 
 
@@ -251,17 +258,13 @@ class Gemv(Decode):
 
 @lru_cache(maxsize=64)
 def _mma_plans(dtype: DType, nt: int, a: Layout, b: Layout, aligned: bool) -> tuple[MmaPlan, ...]:
-    found = []
+    found: list[MmaPlan] = []
     for rb, un, batches, wk, wr in product((1, 2), (1, 2, 4), (1, 2), (4, 8, 16), (1, 2)):
-        for blocks in range(4 if aligned else 1, 0, -1):
-            with suppress(UsageError):
-                plan = MmaPlan(
-                    dtype, aligned=aligned, a_layout=a, b_layout=b, nt=nt, rb=rb, un=un, batches=batches, wk=wk,
-                    wr=wr, blocks_per_sm=blocks,
-                )  # fmt: skip
-                if not aligned or plan.registers + MMA.spare(plan) <= plan.available_registers:
-                    found.append(plan)
-                    break
+        with suppress(UsageError):
+            plan = MmaPlan(
+                dtype, aligned=aligned, a_layout=a, b_layout=b, nt=nt, rb=rb, un=un, batches=batches, wk=wk, wr=wr
+            )
+            found += _roomiest(plan, 4, MMA)
     return tuple(found)
 
 

@@ -22,7 +22,7 @@ from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.one_tile import one_tile_work
 from tilewright.planner.persistent import STORE_BYTES_PER_CLK
-from tilewright.planner.raster import Floats, Ints
+from tilewright.planner.raster import Floats, Ints, columns_of
 from tilewright.planner.terms import Estimate, useful_share
 from tilewright.problem import Layout, Problem
 
@@ -78,7 +78,7 @@ def _table(plans: list[TensorPlan], refused: list[Kind], gpu: GpuSpec) -> _Table
         "shared_by": [derive_tensor.blocks_per_sm(p, gpu) for p in plans],
         "threads": [p.threads for p in plans],
     }
-    columns = {name: np.array(values, dtype=np.int64) for name, values in each.items()}
+    columns = columns_of(each)
     step = columns["bm"] * columns["bn"] * SWIZZLE_ROW
     reads = np.array([derive_tensor.operand_bytes(p).value for p in plans]) * step
     fills = np.array([p.tile_bytes for p in plans])

@@ -15,7 +15,7 @@ from tilewright.plan_tensor import SWIZZLE_ROW
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.family import Offer, register
 from tilewright.planner.machine import Machine
-from tilewright.planner.parts import Cut, Cutting, Parts, base_plans, cluster_tiles
+from tilewright.planner.parts import Cut, Cutting, Parts, base_plans
 from tilewright.planner.raster import Ints
 from tilewright.problem import Layout, Problem
 
@@ -44,21 +44,23 @@ class SplitK(Parts):
     same = 1.85
     round_us = 1.65
 
+    def uncut(self, dtype: DType, a: Layout, b: Layout) -> tuple[PartsPlan, ...]:
+        """One of each tile and cluster, along K too."""
+        return _plans(dtype, a, b)
+
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """The plans that leave a part its ``LEAST_BLOCKS`` K blocks; the fewest parts of each tile in any case."""
-        plans = _plans(problem.dtype, problem.a_layout, problem.b_layout)
-        plans = tuple(plan for plan in plans if plan.cluster <= machine.sms)
+        plans, counted = self.bases(problem, machine)
         blocks = max(1, -(-problem.k // SWIZZLE_ROW))
         rows, splits = [], []
-        counted = cluster_tiles(plans, problem).tolist()
         for row, (plan, tiles) in enumerate(zip(plans, counted, strict=True)):
             places = machine.places(plan.cluster)
-            shared = plan.cluster_k > 1
+            shared = plan.along_k > 1
             if shared and min(problem.m, problem.n) <= FEW:
                 continue
             for each in CLUSTER_SPLITS if shared else SPLITS:
                 most = places if shared else MOST_ROUNDS * places
-                few = tiles * each <= most and each * plan.cluster_k * LEAST_BLOCKS <= blocks
+                few = tiles * each <= most and each * plan.along_k * LEAST_BLOCKS <= blocks
                 if few or (each == SPLITS[0] and not shared):
                     rows.append(row)
                     splits.append(each)
@@ -76,9 +78,7 @@ class SplitK(Parts):
         assert isinstance(plan, SplitKPlan)
         blocks = max(1, -(-problem.k // SWIZZLE_ROW))
         cut = _cut(np.array([plan.parts(problem)]), blocks)
-        offer = self.offered((plan,), np.zeros(1, dtype=np.int64), cut, problem, machine, plan.dependent_launch,
-                             lambda _index, _plan, _problem: plan)  # fmt: skip
-        return _with_splits(offer, [plan.splits])
+        return _with_splits(self.one(plan, cut, problem, machine), [plan.splits])
 
 
 def _cut(parts: Ints, blocks: int) -> Cutting:

@@ -11,7 +11,7 @@ from tilewright.plan_tensor import SWIZZLE_ROW
 from tilewright.planner import partial_sums
 from tilewright.planner.family import Offer, register
 from tilewright.planner.machine import Machine
-from tilewright.planner.parts import Cut, Cutting, Parts, base_plans, cluster_tiles
+from tilewright.planner.parts import Cut, Cutting, Parts
 from tilewright.planner.raster import Bools, Ints
 from tilewright.problem import Problem
 
@@ -28,9 +28,7 @@ class StreamK(Parts):
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """Both ways to cut each tile and cluster, the second where there is a full wave."""
-        plans = base_plans(StreamKPlan, problem.dtype, problem.a_layout, problem.b_layout)
-        plans = tuple(plan for plan in plans if plan.cluster <= machine.sms)
-        counted = cluster_tiles(plans, problem).tolist()
+        plans, counted = self.bases(problem, machine)
         full = [tiles > machine.places(plan.cluster) for plan, tiles in zip(plans, counted, strict=True)]
         two = [(row, two) for row, more in enumerate(full) for two in ((False, True) if more else (False,))]
         rows, two_tiles = np.array([row for row, _ in two]), np.array([each for _, each in two])
@@ -43,9 +41,7 @@ class StreamK(Parts):
     def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
         """An offer of one plan, as it is."""
         assert isinstance(plan, StreamKPlan)
-        cut = _cut(np.array([plan.two_tiles]), problem)
-        return self.offered((plan,), np.zeros(1, dtype=np.int64), cut, problem, machine, plan.dependent_launch,
-                            lambda _index, _plan, _problem: plan)  # fmt: skip
+        return self.one(plan, _cut(np.array([plan.two_tiles]), problem), problem, machine)
 
 
 def _cut(two_tiles: Bools, problem: Problem) -> Cutting:

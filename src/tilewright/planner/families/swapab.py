@@ -24,7 +24,7 @@ from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.judgement import Finding
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
-from tilewright.planner.raster import Bools, Floats, Ints
+from tilewright.planner.raster import Bools, Floats, Ints, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
 from tilewright.planner.supply import FILL, RAMP_US, askew
 from tilewright.problem import Layout, Problem
@@ -93,7 +93,7 @@ def _table(plans: Sequence[SwapAbPlan], per_sm: Sequence[int], refused: tuple[Ki
         "stages": [p.stages for p in plans],
         "per_sm": per_sm,
     }
-    return _Table(tuple(plans), {name: np.array(values, dtype=np.int64) for name, values in each.items()}, refused)
+    return _Table(tuple(plans), columns_of(each), refused)
 
 
 @lru_cache(maxsize=8)
