@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from tilewright.gpu import get_gpu as get_gpu
     from tilewright.gpu import known_gpus as known_gpus
     from tilewright.gpu import query_gpu as query_gpu
+    from tilewright.library.api import Matmul as Matmul
+    from tilewright.library.api import explain as explain
+    from tilewright.library.api import matmul as matmul
+    from tilewright.library.support import supported as supported
     from tilewright.plan_base import Plan as Plan
     from tilewright.planner.judge import judge as judge
     from tilewright.planner.plan import plan as plan
@@ -39,6 +43,8 @@ _HOMES = {
         "VerifyError",
     ),
     "gpu": ("GpuSpec", "get_gpu", "known_gpus", "query_gpu"),
+    "library.api": ("Matmul", "explain", "matmul"),
+    "library.support": ("supported",),
     "plan_base": ("Plan",),
     "planner.judge": ("judge",),
     "planner.plan": ("plan",),

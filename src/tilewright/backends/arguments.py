@@ -34,6 +34,10 @@ class Arguments:
             ctypes.c_uint64.from_address(self.address + 8 * number).value = at
             at += size
 
+    def slot(self, number: int) -> int:
+        """The address of one argument's bytes."""
+        return int(ctypes.c_uint64.from_address(self.address + 8 * number).value)
+
 
 def _packed(number: int, arg: Any, encode: Callable[[TensorMap], bytes]) -> bytes:
     if isinstance(arg, Matrix):

@@ -261,7 +261,7 @@ class CudaBackend:
         require(grid[0] % cluster == 0, f"grid {grid} is not a whole number of clusters of {cluster} blocks")
         where = f"launching {kernel.name}"
         with self.current(), driver_errors(where, f"grid {grid}, block {block}, {shared_bytes} B shared"):
-            self._allow_shared(kernel, shared_bytes)
+            self.allow_shared(kernel, shared_bytes)
             launch(
                 int(kernel.handle.handle),
                 grid,
@@ -282,7 +282,8 @@ class CudaBackend:
             code = ObjectCode.from_cubin(compiled.cubin, name=source.name)
             return CudaKernel(source.name, compiled.report, code.get_kernel(source.entry))
 
-    def _allow_shared(self, kernel: CudaKernel, shared_bytes: int) -> None:
+    def allow_shared(self, kernel: CudaKernel, shared_bytes: int) -> None:
+        """Let a kernel's blocks have so much dynamic shared memory. Raises ``UsageError`` where the GPU has less."""
         static = kernel.report.shared_bytes or 0
         if static + shared_bytes <= DEFAULT_SHARED_BYTES or shared_bytes <= kernel.dynamic_shared_bytes:
             return

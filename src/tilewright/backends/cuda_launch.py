@@ -31,13 +31,14 @@ def launch(
     config.gridDimX, config.gridDimY, config.gridDimZ = grid
     config.blockDimX, config.blockDimY, config.blockDimZ = block
     config.sharedMemBytes, config.hStream = shared_bytes, stream.handle
-    attributes = _attributes(cluster, dependent)
+    attributes = launch_attributes(cluster, dependent)
     config.attrs, config.numAttrs = attributes, len(attributes)
     # The driver takes a CUkernel where it says CUfunction (CUDA Driver API, cuLaunchKernelEx).
     call(driver.cuLaunchKernelEx, config, driver.CUfunction(kernel), arguments.address, 0)
 
 
-def _attributes(cluster: int, dependent: bool) -> list[Any]:
+def launch_attributes(cluster: int, dependent: bool) -> list[Any]:
+    """The driver's attributes of a launch in clusters along x, and of one that may start under the kernel ahead."""
     from cuda.bindings import driver
 
     attributes = []

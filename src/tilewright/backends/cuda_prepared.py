@@ -1,0 +1,172 @@
+"""A launch made once and started often: its arguments stay in memory, and only addresses in them change.
+
+Through the driver's functions by ctypes, not cuda.bindings: all that they need is a number by then. An address is put
+into a tensor map by the driver's ``cuTensorMapReplaceAddress``, which does not encode the map anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from tilewright.backends.arguments import Arguments
+from tilewright.backends.base import Dim3, Matrix, TensorMap
+from tilewright.backends.cuda_errors import call, driver_errors, driver_version
+from tilewright.backends.cuda_launch import launch_attributes
+from tilewright.backends.cuda_tensor_map import FAULTY_BIT, LAST_FAULTY_DRIVER, SMALL_BYTES, encode
+from tilewright.errors import LaunchError
+
+ATTRIBUTE_BYTES = 72  # CUlaunchAttribute: an id of 4 bytes, 4 of padding, a value of 64
+
+
+class LaunchConfig(ctypes.Structure):
+    """``CUlaunchConfig`` (CUDA Driver API)."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+@cache
+def driver_functions() -> tuple[Any, Any, Any]:
+    """``cuLaunchKernelEx``, ``cuTensorMapReplaceAddress`` and ``cuCtxGetCurrent``; each returns a ``CUresult``.
+
+    The library is in memory by then: cuda.bindings loaded it.
+    """
+    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    launch, replace, current = library.cuLaunchKernelEx, library.cuTensorMapReplaceAddress, library.cuCtxGetCurrent
+    launch.argtypes = [ctypes.c_void_p] * 4
+    replace.argtypes = [ctypes.c_void_p] * 2
+    current.argtypes = [ctypes.c_void_p]
+    return launch, replace, current
+
+
+class PreparedLaunch:
+    """A kernel, its configuration and its arguments.
+
+    ``args`` are as ``Backend.launch`` takes them. ``slots`` names those that move with the caller's arrays:
+    ``(argument, role, offset)`` is an argument whose address is ``pointers[role] + offset`` of each call. ``fields``
+    are the same inside of an argument given as bytes, ``(argument, byte, role, offset)``.
+    """
+
+    def __init__(
+        self,
+        backend: Any,
+        kernel: Any,
+        grid: Dim3,
+        block: Dim3,
+        args: Sequence[Any],
+        shared_bytes: int,
+        *,
+        cluster: int,
+        dependent: bool,
+        slots: Sequence[tuple[int, int, int]],
+        fields: Sequence[tuple[int, int, int, int]] = (),
+    ) -> None:
+        self._backend, self._kernel, self._args, self._slots, self._fields = backend, kernel, args, slots, fields
+        self._launch, self._replace, self._current = driver_functions()
+        where = f"grid {grid}, block {block}, {shared_bytes} B shared"
+        with backend.current(), driver_errors(f"preparing {kernel.name}", where):
+            from cuda.bindings import driver
+
+            backend.allow_shared(kernel, shared_bytes)
+            self._context = int(call(driver.cuCtxGetCurrent))
+            self._handle = int(kernel.handle.handle)
+            attributes = launch_attributes(cluster, dependent)
+            packed = b"".join(ctypes.string_at(each.getPtr(), ATTRIBUTE_BYTES) for each in attributes)
+        self._attributes = ctypes.create_string_buffer(packed, max(len(packed), 1))
+        self._config = LaunchConfig(
+            grid, block, shared_bytes, None, ctypes.addressof(self._attributes), len(attributes)
+        )
+        self._config_at = ctypes.addressof(self._config)
+        self._lock = threading.Lock()
+        self._stream = 0
+        self._pointers: tuple[int, ...] | None = None
+        self._block: Arguments | None = None
+        self._at = 0
+        self._moves: list[tuple[int, int, Any, int, Any]] = []
+        self._out = ctypes.c_void_p()
+
+    def __call__(self, pointers: tuple[int, ...], stream: int) -> None:
+        """Start it on the stream of that handle, with the arguments where ``pointers`` says. Raises ``LaunchError``."""
+        with self._lock:  # another thread must not move the arguments before the driver has read them
+            if pointers != self._pointers:
+                self._move(pointers)
+            if stream != self._stream:
+                self._config.stream = self._stream = stream
+            current = self._out
+            if self._current(ctypes.byref(current)) or current.value != self._context:
+                with self._backend.current():
+                    code = self._launch(self._config_at, self._handle, self._at, None)
+            else:
+                code = self._launch(self._config_at, self._handle, self._at, None)
+        if code:
+            self._raise(code, "launching")
+
+    def _move(self, pointers: tuple[int, ...]) -> None:
+        before, self._pointers = self._pointers, None
+        if before is None:
+            self._encode(pointers)
+        else:
+            for role, offset, word, at, second in self._moves:
+                pointer = pointers[role]
+                if pointer == before[role]:
+                    continue
+                if word is not None:
+                    word.value = pointer + offset
+                    continue
+                code = self._replace(at, pointer + offset)
+                if code:
+                    self._raise(code, "moving a tensor map of")
+                if second is not None:
+                    second.value &= ~(1 << (FAULTY_BIT - 64))
+        self._pointers = pointers
+
+    def _encode(self, pointers: tuple[int, ...]) -> None:
+        """Everything anew, for the first call: from then on only addresses change."""
+        args = list(self._args)
+        for number, role, offset in self._slots:
+            args[number] = moved(args[number], pointers[role] + offset)
+        with self._backend.current(), driver_errors(f"preparing {self._kernel.name}"):
+            block = Arguments(args, encode)
+        faulty = driver_version()
+        self._moves = []
+        for number, role, offset in self._slots:
+            at, arg = block.slot(number), args[number]
+            if isinstance(arg, TensorMap):
+                small = arg.matrix.span * arg.matrix.dtype.itemsize < SMALL_BYTES
+                correct = small and faulty is not None and faulty <= LAST_FAULTY_DRIVER
+                second = ctypes.c_uint64.from_address(at + 8) if correct else None
+                self._moves.append((role, offset, None, at, second))
+            else:
+                self._moves.append((role, offset, ctypes.c_uint64.from_address(at), at, None))
+        for number, byte, role, offset in self._fields:
+            word = ctypes.c_uint64.from_address(block.slot(number) + byte)
+            word.value = pointers[role] + offset
+            self._moves.append((role, offset, word, 0, None))
+        self._block, self._at = block, block.address
+
+    def _raise(self, code: int, what: str) -> None:
+        from cuda.bindings import driver
+
+        with driver_errors(f"{what} {self._kernel.name}"):
+            call(lambda: (driver.CUresult(code),))
+        raise LaunchError(f"{what} {self._kernel.name}: the driver answered {code}")
+
+
+def moved(arg: Any, pointer: int) -> Any:
+    """A matrix, or the tensor map of one, at another address."""
+    from dataclasses import replace
+
+    if isinstance(arg, Matrix):
+        return replace(arg, pointer=pointer)
+    return replace(arg, matrix=replace(arg.matrix, pointer=pointer))

@@ -1,0 +1,227 @@
+"""Which kernel a product gets: the tuned winner, else the planner's pick, on operands as they lie or once packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from tilewright.dtypes import DType
+from tilewright.errors import UnavailableError, UsageError
+from tilewright.library.layouts import Lines, lines_of, packed
+from tilewright.library.shapes import Product, View
+from tilewright.plan_base import Plan
+from tilewright.planner.candidate import Candidate
+from tilewright.planner.family import priced
+from tilewright.planner.machine import Machine
+from tilewright.planner.plan import machine_of
+from tilewright.planner.plan import plan as planned
+from tilewright.planner.planning import Planning
+from tilewright.problem import Layout, Problem
+from tilewright.tune.key import PLAIN
+from tilewright.tune.lookup import winner
+
+OFFSETS = (0, 0, 0)
+PACKS = False  # whether there is a kernel that packs
+
+
+@dataclass(frozen=True)
+class Question:
+    """Everything that decides a kernel: a product, its element types, where A, B and C start past a multiple of 16.
+
+    ``swapped`` products have had their operands exchanged with it.
+    """
+
+    product: Product
+    dtype: DType
+    out_dtype: DType
+    offsets: tuple[int, int, int] = OFFSETS
+    sms: int | None = None
+    epilogue: str = PLAIN
+    """What the database of tuned plans calls the epilogue."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A copy that an operand needs before a kernel takes it. ``us`` is its predicted time."""
+
+    operand: str
+    lines: Lines
+    why: str
+    bytes_moved: int
+    us: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel's plan for a product. ``problem`` is what it computes, after packing; ``us`` is predicted, with it.
+
+    ``source`` is ``tuned``, ``planned`` or ``given``. ``lines`` are those of A, B and C as the kernel is given them.
+    """
+
+    plan: Plan
+    source: str
+    problem: Problem
+    lines: Mapping[str, Lines]
+    packs: tuple[Packing, ...]
+    us: float
+    label: str
+    runner_up: tuple[str, float] | None
+    planning: Planning | None
+
+
+def choose(question: Question, given: Plan | None = None) -> Choice:
+    """The plan that computes a product with elements in C.
+
+    ``given`` forces a plan; operands that it cannot take are packed. Raises ``UsageError`` where no kernel, or not the
+    given one, computes it.
+    """
+    machine, _ = machine_of(None, question.sms, None)
+    lines = operand_lines(question)
+    if given is not None:
+        return _given(given, question, lines, machine)
+    if not any(lines[name].layout is None for name in "ab") and question.sms is None:
+        found = _tuned(question, lines, machine)
+        if found is not None:
+            return found
+    options = list(_options(question, lines, machine))
+    if not options:
+        raise UsageError(f"no kernel computes {question.dtype} with a result in {question.out_dtype}")
+    best = min(options, key=lambda each: each.us)
+    others = [(each.label, each.us) for each in options if each is not best]
+    others += [best.runner_up] if best.runner_up else []
+    return replace(best, runner_up=min(others, key=lambda each: each[1]) if others else None)
+
+
+def operand_lines(question: Question) -> dict[str, Lines]:
+    """A, B and C as kernels see them. Raises ``UsageError`` where C has no contiguous rows."""
+    p = question.product
+    sizes = (question.dtype.itemsize, question.dtype.itemsize, question.out_dtype.itemsize)
+    seen = {
+        name: lines_of(view, size, offset, called)
+        for name, called, view, size, offset in zip(
+            "abc", names_of(p.swapped), (p.a, p.b, p.c), sizes, question.offsets, strict=True
+        )
+    }
+    if seen["c"].layout is None:
+        raise UsageError(f"out cannot be written: {seen['c'].why}")
+    return seen
+
+
+def names_of(swapped: bool) -> tuple[str, str, str]:
+    """What the caller calls the kernel's A, B and C."""
+    return ("the transpose of b", "the transpose of a", "the transpose of out") if swapped else ("a", "b", "out")
+
+
+def problem_of(question: Question, lines: Mapping[str, Lines]) -> Problem:
+    """The planner's problem. It has no pointers, so that an operand off the 16-byte grid is told by its lines."""
+    p = question.product
+    sizes = (question.dtype.itemsize, question.dtype.itemsize, question.out_dtype.itemsize)
+    lds = []
+    for each, size in zip(lines.values(), sizes, strict=True):
+        looks_aligned = each.ld * size % 16 == 0
+        lds.append(each.ld + 1 if looks_aligned and not each.aligned else each.ld)
+    a, b, _ = (_layout(each) for each in lines.values())
+    return Problem(p.m, p.n, p.k, question.dtype, question.out_dtype, a, b, *lds)
+
+
+def _layout(lines: Lines) -> Layout:
+    assert lines.layout is not None
+    return lines.layout
+
+
+def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Iterator[Choice]:
+    """The planner's pick for each set of operands that may be packed, those that must be in every one."""
+    must = [name for name in "ab" if lines[name].layout is None]
+    may = [name for name in "ab" if PACKS and name not in must and not lines[name].aligned]
+    for count in range(len(may) + 1):
+        for more in combinations(may, count):
+            packs, after = _packed(question, lines, [*must, *more], machine)
+            problem = problem_of(question, after)
+            planning = planned(problem=problem, sms=question.sms)
+            runs = candidates(planning)
+            if runs:
+                cost = sum(each.us for each in packs)
+                yield Choice(
+                    _plan(runs[0]),
+                    "planned",
+                    problem,
+                    after,
+                    packs,
+                    _us(runs[0]) + cost,
+                    runs[0].label,
+                    (runs[1].label, _us(runs[1]) + cost) if len(runs) > 1 else None,
+                    planning,
+                )
+
+
+def candidates(planning: Planning) -> list[Candidate]:
+    """The first of the ranked that can be run."""
+    return [each for each in planning.ranked[:16] if each.plan is not None]
+
+
+def _plan(candidate: Candidate) -> Plan:
+    assert candidate.plan is not None
+    return candidate.plan
+
+
+def _us(candidate: Candidate) -> float:
+    assert candidate.predicted_us is not None
+    return candidate.predicted_us.sustained
+
+
+def _packed(
+    question: Question, lines: Mapping[str, Lines], names: list[str], machine: Machine, wanted: Plan | None = None
+) -> tuple[tuple[Packing, ...], dict[str, Lines]]:
+    """What packing these operands takes, and the lines of all three after it."""
+    after, packs = dict(lines), []
+    for name in names:
+        view: View = getattr(question.product, name)
+        made = packed(view, question.dtype.itemsize, None if wanted is None else getattr(wanted, f"{name}_layout"))
+        after[name] = made
+        elements = view.rows * view.cols
+        for size, step in zip(question.product.batch, view.batch, strict=True):
+            elements *= size if step else 1
+        moved = 2 * elements * question.dtype.itemsize
+        c = machine.calibration
+        us = c.launch_us + moved / c.hbm_copy_bytes_per_s * 1e6
+        packs.append(Packing(name, made, lines[name].why or f"the plan takes {made.layout}-major {name}", moved, us))
+    return tuple(packs), after
+
+
+def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice:
+    """A plan that the caller brings: operands are packed where it does not take them."""
+    if not isinstance(plan, Plan):
+        raise UsageError(f"plan is a {type(plan).__name__}; it must be a Plan, such as tilewright.plan(...).pick.plan")
+    needed = needs(plan)
+    names = [
+        name
+        for name in "ab"
+        if lines[name].layout != getattr(plan, f"{name}_layout") or (name in needed and not lines[name].aligned)
+    ]
+    if "c" in needed and not lines["c"].aligned:
+        raise UsageError(f"plan is of {plan.of} and writes C by 16-byte accesses; {lines['c'].why}")
+    packs, after = _packed(question, lines, names, machine, plan)
+    problem = problem_of(question, after)
+    candidate = priced(plan, problem, machine)
+    cost = sum(each.us for each in packs)
+    return Choice(plan, "given", problem, after, packs, _us(candidate) + cost, candidate.label, None, None)
+
+
+def needs(plan: Plan) -> set[str]:
+    """The operands whose lines must start on 16-byte boundaries."""
+    return {box.operand for box in plan.tensor_boxes} | (set(plan.wide) if plan.aligned else set())
+
+
+def _tuned(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice | None:
+    """The winner in the database of this GPU, where there is a GPU and a winner."""
+    problem = problem_of(question, lines)
+    letters = "".join(name for name in "abc" if lines[name].aligned) or "none"
+    try:
+        plan = None if question.product.batch else winner(problem, epilogue=question.epilogue, alignment=letters)
+    except UnavailableError:
+        return None
+    if plan is None or not needs(plan) <= set(letters):
+        return None
+    us, label = _us(priced(plan, problem, machine)), priced(plan, problem, machine).label
+    return Choice(plan, "tuned", problem, lines, (), us, label, None, None)

@@ -1,0 +1,154 @@
+"""``explain``: what a call runs, why, by which path, in what predicted time, and what is copied for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tilewright.library.arrays import place
+from tilewright.library.choose import Choice, needs
+from tilewright.library.request import Request
+from tilewright.library.shapes import Product
+from tilewright.planner.reasons import reasons
+from tilewright.report.plan_words import REGIMES
+
+SCHEMA = "tilewright.explain/1"
+_SOURCES = {
+    "tuned": "it was measured to be fastest on this GPU (tilewright tune)",
+    "planned": "the planner predicts the shortest time for it",
+    "given": "the caller named it",
+}
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A copy that a call makes: of which operand, why, and what it moves."""
+
+    what: str
+    why: str
+    bytes_moved: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What one call does. Its text is for people, ``to_dict`` for programs. Times are predicted, in microseconds.
+
+    ``plan`` is None, and there is no kernel, where the result has no elements. ``batch`` are the batch dimensions that
+    are left after merging; ``m``, ``n`` and ``k`` those of the kernel's product, which for a ``transposed`` one is
+    out^T = b^T a^T. ``reasons`` are the planner's figures for its pick. ``predicted_us`` and ``runner_up`` are None
+    where there is nothing to predict.
+    """
+
+    call: str
+    where: str
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...]
+    transposed: bool
+    kernel: str | None
+    label: str | None
+    plan: Mapping[str, Any] | None
+    source: str | None
+    why: tuple[str, ...]
+    reasons: tuple[str, ...]
+    path: tuple[str, ...]
+    predicted_us: float | None
+    copied: tuple[Copied, ...]
+    runner_up: tuple[str, float] | None
+    workspace_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        values = asdict(self) | {name: list(getattr(self, name)) for name in ("batch", "why", "reasons", "path")}
+        values["copied"] = [asdict(each) for each in self.copied]
+        if self.runner_up is not None:
+            values["runner_up"] = {"label": self.runner_up[0], "predicted_us": self.runner_up[1]}
+        return {"schema": SCHEMA, **values}
+
+    def __str__(self) -> str:
+        lines = [self.call, f"  where      {self.where}"]
+        if self.kernel is None:
+            return "\n".join([*lines, "  kernel     none: the result has no elements"])
+        size = "x".join(map(str, (self.m, self.n, self.k)))
+        batch = f", {' x '.join(map(str, self.batch))} times" if self.batch else ""
+        lines += [
+            f"  product    {size}{batch}{' (out^T = b^T a^T)' if self.transposed else ''}",
+            f"  kernel     {self.kernel}, {self.label}",
+            *_several("why", self.why),
+            *_several("path", self.path),
+        ]
+        if self.predicted_us is not None:
+            lines.append(f"  predicted  {self.predicted_us:.1f} us")
+        lines += _several("copied", [f"{each.what}: {each.why}; {each.bytes_moved:,} bytes" for each in self.copied])
+        if not self.copied:
+            lines.append("  copied     nothing")
+        if self.runner_up is not None:
+            lines.append(f"  runner-up  {self.runner_up[0]}, {self.runner_up[1]:.1f} us")
+        if self.workspace_bytes:
+            lines.append(f"  workspace  {self.workspace_bytes:,} bytes, kept for the stream")
+        return "\n".join(lines)
+
+
+def explanation(request: Request, product: Product, choice: Choice | None, where: str, workspace: int) -> Explanation:
+    """That of a request whose kernel is chosen; ``where`` says what it runs on."""
+    a, b = request.a, request.b
+    call = f"a {a.shape} {a.dtype} @ b {b.shape} {b.dtype} = out {request.shape} {request.out_dtype}"
+    sizes = (product.m, product.n, product.k, product.batch, product.swapped)
+    if choice is None:
+        return Explanation(call, where, *sizes, None, None, None, None, (), (), (), None, (), None, 0)
+    why = [_SOURCES[choice.source]]
+    found: tuple[str, ...] = ()
+    if choice.planning is not None:
+        why.append(REGIMES[choice.planning.regime])
+        found = tuple(each.sentence for each in reasons(choice.planning))
+    packs = tuple(Copied(f"{each.operand}, packed", each.why, each.bytes_moved) for each in choice.packs)
+    return Explanation(
+        call,
+        where,
+        *sizes,
+        choice.plan.of,
+        choice.label,
+        choice.plan.to_dict(),
+        choice.source,
+        tuple(why),
+        found,
+        _path(product, choice),
+        choice.us,
+        (*_staged(request, where), *packs),
+        choice.runner_up,
+        workspace,
+    )
+
+
+def _path(product: Product, choice: Choice) -> tuple[str, ...]:
+    by_tma = [box.operand.upper() for box in choice.plan.tensor_boxes]
+    wide = sorted(name.upper() for name in needs(choice.plan) if name.upper() not in by_tma)
+    path = [f"{', '.join(by_tma)} by TMA"] if by_tma else []
+    path += [f"{', '.join(wide)} by 16-byte accesses"] if wide else []
+    packed = {each.operand for each in choice.packs}
+    for name, lines in choice.lines.items():
+        if name not in needs(choice.plan):
+            path.append(f"{name.upper()} element by element{': ' + lines.why if lines.why else ''}")
+    path += [f"{name.upper()} from a packed copy" for name in sorted(packed)]
+    path += ["out is column-major: its transpose is computed"] if product.swapped else []
+    return tuple(path)
+
+
+def _staged(request: Request, where: str) -> tuple[Copied, ...]:
+    """What NumPy's arrays cost on a GPU."""
+    if request.a.kind != "numpy" or where == place(request.a.device) or "emulator" in where:
+        return ()
+    found = []
+    for name, array in (("a", request.a), ("b", request.b)):
+        found.append(Copied(name, "NumPy's memory is the host's: to the GPU", array.size * array.dtype.itemsize))
+    size = 1
+    for length in request.shape:
+        size *= length
+    found.append(Copied("out", "NumPy's memory is the host's: back from the GPU", size * request.out_dtype.itemsize))
+    return tuple(found)
+
+
+def _several(head: str, lines: Any) -> list[str]:
+    return [f"  {head if not number else '':<10} {line}" for number, line in enumerate(lines)]

@@ -1,0 +1,146 @@
+"""A choice made ready to start: kernels compiled, arguments in memory, only addresses left to fill in.
+
+Kernels are bound to addresses that stand for the roles of arrays, each in a range of its own, so that in any argument,
+a tensor map too, it is seen whose address it holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.backends.base import Backend, Matrix, TensorMap
+from tilewright.backends.cuda_prepared import PreparedLaunch, moved
+from tilewright.dtypes import FP32, DType
+from tilewright.errors import UsageError
+from tilewright.library.choose import Choice, Question
+from tilewright.library.layouts import Lines
+from tilewright.library.shapes import View
+from tilewright.library.workspaces import Workspaces, outside_capture
+from tilewright.run import Launch, Operands, prepare
+from tilewright.selection import kernel_of
+
+A, B, C, WORKSPACE = range(4)
+RANGE = 44  # bits of an address that are the offset within a role
+PLACE_BYTES = 256  # what is put into a workspace starts on a multiple
+
+Starter = Callable[[tuple[int, ...], int], None]
+
+
+def stand_in(role: int, offset: int = 0) -> int:
+    """The address that stands for a role, ``offset`` bytes past a multiple of 16."""
+    return ((role + 1) << RANGE) + offset
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The launches of a choice. ``workspace_bytes`` is what they need beside the caller's arrays."""
+
+    choice: Choice
+    starters: tuple[Starter, ...]
+    workspace_bytes: int
+    workspaces: Workspaces
+
+    def __call__(self, a: int, b: int, c: int, stream: int) -> None:
+        """Queue them on the stream of that handle, for the kernel's A, B and C at these addresses."""
+        if not self.workspace_bytes:
+            self.starters[0]((a, b, c, 0), stream)
+            return
+        held = self.workspaces.of(stream, self.workspace_bytes)
+        pointers = (a, b, c, held.memory.pointer)
+        if len(self.starters) == 1:
+            self.starters[0](pointers, stream)
+            return
+        with held.lock:  # on this stream nobody else's copies come between these and the kernel that reads them
+            for start in self.starters:
+                start(pointers, stream)
+
+
+def make_ready(backend: Backend, question: Question, choice: Choice, workspaces: Workspaces) -> Prepared:
+    """Compile and bind. Raises ``CompileError`` or ``UnavailableError`` where that cannot be."""
+    p = question.product
+    if p.batch:
+        raise UsageError(f"the batch {p.batch} of a and b cannot be multiplied yet; 2-D arrays can")
+    if choice.packs:
+        raise UsageError(f"{choice.packs[0].why}; a copy of it can be multiplied")
+    needed = choice.plan.workspace_bytes(choice.problem)
+    views = {"a": (p.a, question.dtype), "b": (p.b, question.dtype), "c": (p.c, question.out_dtype)}
+    matrices = {
+        name: _matrix(stand_in(role, question.offsets[role]), *views[name], choice.lines[name])
+        for role, name in enumerate("abc")
+    }
+    memory = Matrix(stand_in(WORKSPACE), 1, needed // 4, needed // 4, FP32, None)
+    with outside_capture(backend.name == "cuda"):
+        launch = prepare(
+            backend,
+            kernel_of(choice.plan),
+            choice.plan,
+            Operands(matrices["a"], matrices["b"], matrices["c"]),
+            workspace=memory if needed else None,
+        )
+        starters = (starter(backend, launch, question.offsets),)
+    return Prepared(choice, starters, needed, workspaces)
+
+
+def _matrix(pointer: int, view: View, dtype: DType, lines: Lines) -> Matrix:
+    assert lines.layout is not None
+    return Matrix(pointer, view.rows, view.cols, lines.ld, dtype, None, lines.layout)
+
+
+def starter(backend: Backend, launch: Launch, offsets: Sequence[int]) -> Starter:
+    """A launch that was bound to stand-ins, to be started for given addresses."""
+    slots = slots_of(launch.args, offsets)
+    if backend.name == "cuda":
+        return PreparedLaunch(
+            backend,
+            launch.kernel,
+            launch.grid,
+            launch.block,
+            launch.args,
+            launch.shared_bytes,
+            cluster=launch.cluster,
+            dependent=launch.dependent,
+            slots=slots,
+        )
+    return HostLaunch(backend, launch, slots)
+
+
+def slots_of(args: Sequence[Any], offsets: Sequence[int]) -> list[tuple[int, int, int]]:
+    """The arguments that hold a stand-in: their number, the role, and how far they lie from where its array starts."""
+    found = []
+    for number, arg in enumerate(args):
+        matrix = arg.matrix if isinstance(arg, TensorMap) else arg
+        if isinstance(matrix, Matrix):
+            role = (matrix.pointer >> RANGE) - 1
+            start = stand_in(role, offsets[role] if role < len(offsets) else 0)
+            found.append((number, role, matrix.pointer - start))
+    return found
+
+
+class HostLaunch:
+    """The emulator's side of ``PreparedLaunch``: one launch at a time."""
+
+    def __init__(self, backend: Backend, launch: Launch, slots: Sequence[tuple[int, int, int]]) -> None:
+        self._backend, self._launch, self._slots = backend, launch, slots
+
+    def __call__(self, pointers: tuple[int, ...], stream: int) -> None:
+        """Run it with the arguments where ``pointers`` says. Raises ``EmulatorFault``."""
+        args = list(self._launch.args)
+        for number, role, offset in self._slots:
+            args[number] = moved(args[number], pointers[role] + offset)
+        launch = self._launch
+        with _one_at_a_time:
+            self._backend.launch(
+                launch.kernel,
+                launch.grid,
+                launch.block,
+                args,
+                launch.shared_bytes,
+                cluster=launch.cluster,
+                dependent=launch.dependent,
+            )
+
+
+_one_at_a_time = threading.Lock()

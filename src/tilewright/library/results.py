@@ -1,0 +1,86 @@
+"""Results of the caller's kind of array, and the stream that the caller's library is on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.backends.cuda_arguments import stream_handle
+from tilewright.dtypes import DTYPES, DType
+from tilewright.errors import UsageError
+from tilewright.library.arrays import HOST, LEGACY_STREAM, Array
+
+
+def empty(like: Array, shape: Sequence[int], dtype: DType) -> Any:
+    """A new array of the kind and on the device of another. Raises ``UsageError`` for a kind that has no maker."""
+    if like.kind == "torch":
+        import torch
+
+        return torch.empty(shape, dtype=torch_dtype(dtype), device=like.owner.device)
+    if like.kind == "cupy":
+        import cupy
+
+        with cupy.cuda.Device(like.device):
+            return cupy.empty(shape, dtype=dtype.numpy)
+    if like.kind == "numpy" or like.device == HOST:
+        return np.empty(shape, dtype=dtype.numpy)
+    raise UsageError(
+        f"a is a {type(like.owner).__name__}, of which no new one can be made: give the array for the result as out"
+    )
+
+
+def torch_dtype(dtype: DType) -> Any:
+    """PyTorch's name of an element type."""
+    found = _torch_dtypes.get(dtype.name)
+    if found is None:
+        import torch
+
+        _torch_dtypes.update({each.name: getattr(torch, each.numpy_name) for each in DTYPES.values()})
+        found = _torch_dtypes[dtype.name]
+    return found
+
+
+_torch_dtypes: dict[str, Any] = {}
+
+
+def current_stream(arrays: Sequence[Array]) -> int:
+    """The handle of the stream that arrays on a GPU are ready on, as their library says.
+
+    Raises ``UsageError`` where two of them name two streams.
+    """
+    first = arrays[0]
+    if first.kind == "torch":
+        return torch_stream(first.device)
+    if first.kind == "cupy":
+        import cupy
+
+        return int(cupy.cuda.get_current_stream(first.device).ptr)
+    named = {each.stream for each in arrays if each.stream is not None}
+    if len(named) > 1:
+        raise UsageError(
+            f"the arrays are ready on streams {', '.join(map(str, sorted(named)))}: give the one to run on as stream"
+        )
+    return named.pop() if named else LEGACY_STREAM
+
+
+def torch_stream(device: int) -> int:
+    """PyTorch's current stream of a device, by the call that costs least."""
+    import torch
+
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(torch.cuda.current_stream(device).cuda_stream if raw is None else raw(device))
+
+
+def stream_of(stream: Any, arrays: Sequence[Array]) -> int:
+    """The handle of ``stream``, None being the arrays' own."""
+    return current_stream(arrays) if stream is None else stream_handle(stream)
+
+
+def used_on(result: Any, like: Array, stream: int) -> None:
+    """Tell the maker of a new result that it is written on a stream which may not be the maker's current one."""
+    if like.kind == "torch" and like.device != HOST and stream != torch_stream(like.device):
+        import torch
+
+        result.record_stream(torch.cuda.ExternalStream(stream, device=like.device))

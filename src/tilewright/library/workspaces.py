@@ -1,0 +1,88 @@
+"""Memory of launches' own, kept for each stream of a device: what runs at the same time shares none."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright import workspace
+from tilewright.backends.base import Backend, Matrix
+
+
+@dataclass
+class Held:
+    """The workspace of one stream. ``lock`` is held while launches that hand each other something in it are queued."""
+
+    memory: Matrix
+    nbytes: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Workspaces:
+    """Those of one backend.
+
+    One that is too small is replaced by one of at least twice its size and kept: work already queued, or captured into
+    a graph, still uses it. A capture gets its own, so that a graph may be replayed on any stream.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._held: dict[Any, Held] = {}
+        self._retired: list[Matrix] = []
+        self._lock = threading.Lock()
+
+    def of(self, stream: int, nbytes: int) -> Held:
+        """At least so many bytes, for launches on the stream of that handle."""
+        capture = capture_of(stream) if self._backend.name == "cuda" else None
+        key = stream if capture is None else (stream, capture)
+        held = self._held.get(key)
+        if held is None or held.nbytes < nbytes:
+            with self._lock:
+                held = self._held.get(key)
+                if held is None or held.nbytes < nbytes:
+                    held = self._held[key] = self._grown(held, nbytes)
+        return held
+
+    def _grown(self, held: Held | None, nbytes: int) -> Held:
+        size = nbytes if held is None else max(nbytes, 2 * held.nbytes)
+        with outside_capture(self._backend.name == "cuda"):
+            made = Held(workspace.make(self._backend, size), size)
+        if held is not None:
+            self._retired.append(held.memory)
+            made.lock = held.lock
+        return made
+
+
+def capture_of(stream: int) -> int | None:
+    """The number of the capture that a stream is part of; None where it is in none."""
+    from cuda.bindings import driver
+
+    found = driver.cuStreamGetCaptureInfo(stream)
+    captures = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    return int(found[2]) if int(found[0]) == 0 and found[1] == captures else None
+
+
+class outside_capture:  # noqa: N801 - used as a with statement
+    """What is loaded, allocated and copied here does not end a capture that is under way.
+
+    CUDA Driver API, ``cuThreadExchangeStreamCaptureMode``: a thread in relaxed mode may make calls that are otherwise
+    forbidden during a capture; none of those made here touches the stream that captures.
+    """
+
+    def __init__(self, on_gpu: bool) -> None:
+        self._on_gpu = on_gpu
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        if self._on_gpu:
+            from cuda.bindings import driver
+
+            relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            self._before = driver.cuThreadExchangeStreamCaptureMode(relaxed)[1]
+
+    def __exit__(self, *exception: object) -> None:
+        if self._on_gpu:
+            from cuda.bindings import driver
+
+            driver.cuThreadExchangeStreamCaptureMode(self._before)

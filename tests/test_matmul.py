@@ -1,0 +1,277 @@
+"""``tilewright.matmul`` with NumPy's arrays, on every backend; test_matmul_on_gpu.py has those of GPU libraries."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import open_or_skip
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tilewright
+from tilewright import BF16, FP16, FP32, DType, Matmul, UsageError, explain, matmul
+from tilewright.library import choose, ready
+from tilewright.library.choose import Choice
+from tilewright.planner.candidate import Candidate
+from tilewright.planner.planning import Planning
+
+Array = np.ndarray[Any, Any]
+TENSOR = [BF16, FP16]
+
+
+@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.cuda)])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where it runs. In the emulator one tile of rung 5, which is compiled for each layout, and what has no choice."""
+    open_or_skip(request.param)
+    if request.param == "emulator":
+        whole = choose.candidates
+
+        def few(planning: Planning) -> list[Candidate]:
+            found = [each for each in planning.ranked if each.family == "mma_sync" and each.tile == (64, 64, 64)]
+            return found[:1] or whole(planning)
+
+        monkeypatch.setattr(choose, "candidates", few)
+    yield request.param
+    ready.forget()
+
+
+def integers(seed: int, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Small ones: fp32 adds their products exactly in any order."""
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype.numpy)
+
+
+def exact(a: Array, b: Array, dtype: DType) -> Array:
+    """What must come out, bit for bit: the product of integers, rounded once."""
+    product: Array = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    return product.astype(np.float32).astype(dtype.numpy)
+
+
+def same(found: Array, wanted: Array) -> None:
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    np.testing.assert_array_equal(found, wanted)
+
+
+Laid = tuple[str, int, int, int]
+"""A layout, the padding between lines, the element that lines begin at, a seed."""
+laid = st.tuples(st.sampled_from(["row", "column"]), st.integers(0, 9), st.integers(0, 3), st.integers(0, 99))
+
+
+def laid_out(how: Laid, rows: int, cols: int, dtype: DType) -> Array:
+    """A matrix inside of a larger one: padded lines that may begin anywhere."""
+    layout, padding, first, seed = how
+    lines, line = (rows, cols) if layout == "row" else (cols, rows)
+    whole = integers(seed, (lines + 1, line + padding + first), dtype)
+    part = whole[1:, first : first + line]
+    return part if layout == "row" else part.T
+
+
+def whole_of(part: Array) -> Array:
+    """The array that a view looks into."""
+    while isinstance(part.base, np.ndarray):
+        part = part.base
+    return part
+
+
+sizes = st.one_of(st.integers(0, 3), st.sampled_from([8, 16, 33, 64, 65]))
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(m=sizes, n=sizes, k=sizes, data=st.data())
+def test_any_shape_layout_and_padding(backend: str, m: int, n: int, k: int, data: st.DataObject) -> None:
+    a = laid_out(data.draw(laid), m, k, BF16)
+    b = laid_out(data.draw(laid), k, n, BF16)
+    out = laid_out(data.draw(laid), m, n, BF16)
+    same(matmul(a, b, backend=backend), exact(a, b, BF16))
+    before, around = out.copy(), whole_of(out)
+    everything = around.copy()
+    assert matmul(a, b, out=out, backend=backend) is out
+    same(out, exact(a, b, BF16))
+    out[...] = before
+    np.testing.assert_array_equal(around, everything, err_msg="beside out something was written")
+
+
+@pytest.mark.parametrize("dtype", TENSOR, ids=str)
+def test_vectors(backend: str, dtype: DType) -> None:
+    a, b = integers(1, (17, 40), dtype), integers(2, (40, 24), dtype)
+    same(matmul(a[3], b, backend=backend), exact(a[3], b, dtype))
+    same(matmul(a, b[:, 5], backend=backend), exact(a, b[:, 5], dtype))
+    dot = matmul(a[3], b[:, 5], backend=backend)
+    assert dot.shape == ()
+    assert dot == exact(a[3], b[:, 5], dtype)
+
+
+def test_a_batch_with_one_weight(backend: str) -> None:
+    a, b = integers(1, (2, 3, 9, 40), BF16), integers(2, (40, 24), BF16)
+    same(matmul(a, b, backend=backend), exact(a, b, BF16))
+    assert explain(a, b, backend=backend).m == 54
+    same(matmul(a, b[:, 0], backend=backend), exact(a, b[:, 0], BF16))
+
+
+def test_nothing_to_add_up_is_zero_whatever_was_in_memory(backend: str) -> None:
+    out = np.full((5, 9), np.nan, BF16.numpy)
+    matmul(np.zeros((5, 0), BF16.numpy), np.zeros((0, 9), BF16.numpy), out=out, backend=backend)
+    same(out, np.zeros((5, 9), BF16.numpy))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "shape"),
+    [((0, 8), (8, 4), (0, 4)), ((4, 8), (8, 0), (4, 0)), ((0, 4, 8), (8, 4), (0, 4, 4)), ((0, 0), (0, 0), (0, 0))],
+)
+def test_a_result_without_elements_launches_nothing(
+    backend: str, a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    found = matmul(np.zeros(a, FP16.numpy), np.zeros(b, FP16.numpy), backend=backend)
+    assert (found.shape, found.dtype) == (shape, FP16.numpy)
+    told = explain(np.zeros(a, FP16.numpy), np.zeros(b, FP16.numpy), backend=backend)
+    assert told.kernel is None
+    assert "none: the result has no elements" in str(told)
+
+
+def test_nan_and_infinity_go_where_arithmetic_takes_them(backend: str) -> None:
+    a, b = integers(1, (4, 16), BF16), integers(2, (16, 8), BF16)
+    a[1, 3], a[2, 5] = np.nan, np.inf
+    b[5, 2] = 0
+    with np.errstate(invalid="ignore"):
+        wanted = np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(BF16.numpy)
+    np.testing.assert_array_equal(matmul(a, b, backend=backend).astype(np.float32), wanted.astype(np.float32))
+
+
+def test_steps_of_axes_of_length_1_mean_nothing(backend: str) -> None:
+    held = integers(1, (8, 64), BF16)
+    row = np.lib.stride_tricks.as_strided(held, (1, 64), (1 << 15, 2))
+    column = np.lib.stride_tricks.as_strided(held, (64, 1), (2, 6))
+    same(matmul(row, held.T, backend=backend), exact(row, held.T, BF16))
+    same(matmul(held, column, backend=backend), exact(held, column, BF16))
+
+
+def test_out_is_what_is_written_or_refused(backend: str) -> None:
+    a, b = integers(1, (16, 16), BF16), integers(2, (16, 16), BF16)
+    for out, message in (
+        (np.zeros((16, 8), BF16.numpy), r"out has shape \(16, 8\); the result has shape \(16, 16\)"),
+        (np.zeros((16, 16), np.int32), "out has dtype int32"),
+        (a, "out shares memory with a"),
+        (b.T, "out shares memory with b"),
+        (np.zeros((16, 32), BF16.numpy)[:, ::2], "out cannot be written: out has no axis"),
+        (np.zeros((32, 16), BF16.numpy)[::-2], "out cannot be written: the rows of out run backwards"),
+        (np.broadcast_to(np.zeros(16, BF16.numpy), (16, 16)), "out is read-only"),
+        (
+            np.lib.stride_tricks.as_strided(np.zeros(64, BF16.numpy), (16, 16), (2, 2)),
+            "by which elements share memory",
+        ),
+    ):
+        with pytest.raises(UsageError, match=message):
+            matmul(a, b, out=out, backend=backend)
+    held = np.zeros((16, 32), BF16.numpy)
+    matmul(a, b, out=held[:, 16:], backend=backend)
+    same(held[:, 16:], exact(a, b, BF16))
+    assert not held[:, :16].any(), "out's neighbours in memory are not written"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "tpu"}, "backend 'tpu' is not one of"),
+        ({"sms": 0}, "sms is 0; H200 SXM has 1 to 132"),
+        ({"plan": "fast"}, "plan is a str; it must be a Plan"),
+        ({"deterministic": 1}, "deterministic is 1; it must be True or False"),
+        ({"out_dtype": "fp64"}, "out_dtype is 'fp64'; it can be fp32, bf16, fp16"),
+    ],
+)
+def test_arguments_that_are_refused(options: dict[str, Any], message: str) -> None:
+    a = integers(1, (16, 16), BF16)
+    with pytest.raises(UsageError, match=message):
+        matmul(a, a, **{"backend": "emulator", **options})
+
+
+def test_operands_of_two_types() -> None:
+    with pytest.raises(UsageError, match="a is bf16 and b is fp16; both operands can be bf16"):
+        matmul(integers(1, (8, 8), BF16), integers(1, (8, 8), FP16), backend="emulator")
+
+
+def test_a_plan_that_the_caller_names(backend: str) -> None:
+    a, b = integers(1, (40, 64), BF16), integers(2, (64, 24), BF16)
+    plan = tilewright.plan(40, 24, 64).ranked[-1].plan
+    assert plan is not None
+    same(matmul(a, b, plan=plan, backend=backend), exact(a, b, BF16))
+    told = explain(a, b, plan=plan, backend=backend)
+    assert told.source == "given"
+    assert told.plan == plan.to_dict()
+    assert "the caller named it" in str(told)
+
+
+def test_a_prepared_matmul_goes_to_other_arrays(backend: str) -> None:
+    first, second = integers(1, (24, 40), BF16), integers(3, (24, 40), BF16)
+    b, out = integers(2, (40, 16), BF16), np.zeros((24, 16), BF16.numpy)
+    with Matmul(first, b, backend=backend) as prepared:
+        assert prepared.plan() is not None
+        same(prepared.execute(), exact(first, b, BF16))
+        same(prepared.execute(second), exact(second, b, BF16))
+        assert prepared.execute(out=out) is out
+        same(out, exact(first, b, BF16))
+        with pytest.raises(UsageError, match=r"b is bf16 \(40, 8\) with strides"):
+            prepared.execute(b=b[:, :8])
+        with pytest.raises(UsageError, match=r"a is fp16 \(24, 40\)"):
+            prepared.execute(first.astype(np.float16))
+    with pytest.raises(UsageError, match="this Matmul was closed"):
+        prepared.execute()
+
+
+def test_one_compile_whoever_asks(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = integers(1, (24, 40), BF16), integers(2, (40, 16), BF16)
+    chosen: list[Choice] = []
+    whole = choose.choose
+
+    def counted(*given: Any) -> Choice:
+        chosen.append(whole(*given))
+        return chosen[-1]
+
+    monkeypatch.setattr(ready, "choose", counted)
+    results: list[Array] = []
+    threads = [threading.Thread(target=lambda: results.append(matmul(a, b, backend=backend))) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(chosen) == 1
+    assert len(results) == 4
+    for result in results:
+        same(result, exact(a, b, BF16))
+
+
+def test_what_explain_tells() -> None:
+    a, b = integers(1, (40, 32), BF16), integers(2, (32, 24), BF16)
+    told = explain(a, b, backend="emulator")
+    pick = tilewright.plan(40, 24, 32).pick
+    assert pick.predicted_us is not None
+    assert told.label == pick.label
+    assert told.predicted_us == pick.predicted_us.sustained
+    assert told.runner_up is not None
+    assert told.predicted_us is not None
+    assert told.runner_up[1] >= told.predicted_us
+    assert not told.copied
+    assert not told.transposed
+    assert "copied     nothing" in str(told)
+    values = told.to_dict()
+    assert values["schema"] == "tilewright.explain/1"
+    assert values["runner_up"]["label"] == told.runner_up[0]
+    out = np.zeros((24, 40), BF16.numpy).T
+    told = explain(a, b, out=out, backend="emulator")
+    assert told.transposed
+    assert (told.m, told.n) == (24, 40)
+    assert "its transpose is computed" in str(told)
+
+
+def test_explain_of_what_tma_cannot_describe() -> None:
+    a, b = integers(1, (40, 33), BF16)[:, :32], integers(2, (32, 24), BF16)
+    told = explain(a, b, backend="emulator")
+    assert any("the rows of a are 66 bytes apart" in line for line in (*told.path, *(c.why for c in told.copied)))
+
+
+def test_fp32_is_fp32(backend: str) -> None:
+    a = np.array([[1024.5]], np.float32)
+    assert matmul(a, np.ones((1, 1), np.float32), backend=backend) == 1024.5
+    assert FP32.numpy == a.dtype
