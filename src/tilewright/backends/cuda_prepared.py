@@ -94,7 +94,8 @@ class PreparedLaunch:
         self._block: Arguments | None = None
         self._at = 0
         self._moves: list[tuple[int, int, Any, int, Any]] = []
-        self._out = ctypes.c_void_p()
+        self._found = ctypes.c_void_p()
+        self._found_at = ctypes.byref(self._found)
 
     def __call__(self, pointers: tuple[int, ...], stream: int) -> None:
         """Start it on the stream of that handle, with the arguments where ``pointers`` says. Raises ``LaunchError``."""
@@ -103,12 +104,11 @@ class PreparedLaunch:
                 self._move(pointers)
             if stream != self._stream:
                 self._config.stream = self._stream = stream
-            current = self._out
-            if self._current(ctypes.byref(current)) or current.value != self._context:
+            if self._current(self._found_at) == 0 and self._found.value == self._context:
+                code = self._launch(self._config_at, self._handle, self._at, None)
+            else:
                 with self._backend.current():
                     code = self._launch(self._config_at, self._handle, self._at, None)
-            else:
-                code = self._launch(self._config_at, self._handle, self._at, None)
         if code:
             self._raise(code, "launching")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from tilewright.errors import UsageError
-from tilewright.library import staging
+from tilewright.library import hot, staging
 from tilewright.library.arrays import HOST, Array, place, view
 from tilewright.library.explain import Explanation, explanation
 from tilewright.library.ready import Place, Ready, place_of, question_of, ready_for
@@ -53,8 +53,15 @@ def matmul(
     if plan is not None or sms is not None or batch_invariant or not deterministic or backend != "auto":
         options = Options(plan, sms, deterministic, batch_invariant, backend)
     _only_plain(c, alpha, beta, bias, epilogue, args)
-    request = request_of(a, b, out, out_dtype, options)
-    return _run(request, out, stream)[0]
+    found = hot.found_by(a, b, out, (out_dtype, options) if options is not _PLAIN or out_dtype is not None else None)
+    if found is not None:
+        known = hot.look_up(found[0])
+        if known is not None:
+            return known.run(a, b, out, found, stream)
+    result, ready = _run(request_of(a, b, out, out_dtype, options), out, stream)
+    if found is not None:
+        hot.remember(found, a, result, ready)
+    return result
 
 
 def explain(a: Any, b: Any, *, out: Any = None, **options: Any) -> Explanation:
@@ -97,9 +104,12 @@ class Matmul:
         _only_plain(c, alpha, beta, bias, epilogue, args)
         options = Options(plan, sms, deterministic, batch_invariant, backend)
         self._request: Request | None = request_of(a, b, out, out_dtype, options)
-        self._out, self._stream = out, stream
+        self._a, self._b, self._out, self._stream = a, b, out, stream
+        self._more = (out_dtype, options)
         self._ready: Ready | None = None
-        self._bound: tuple[int, int, int] | None = None
+        self._known: hot.Known | None = None
+        self._found: hot.Found | None = None
+        self._keys: tuple[Any, ...] = ()
 
     def plan(self) -> Plan | None:
         """Choose and compile, if that was not done. Returns the plan; None where the result has no elements."""
@@ -112,26 +122,38 @@ class Matmul:
         Others must be alike in kind, device, shape, strides, element type and alignment to 16 bytes. Without an
         ``out``, here or at the start, each call makes a new result. Raises ``UsageError``.
         """
+        known, found = self._known, self._found
+        if known is not None:
+            same = a is None and b is None and out is None
+            a, b = self._a if a is None else a, self._b if b is None else b
+            out = self._out if out is None else out
+            if not same or found is None or found[1:] != (a.data_ptr(), b.data_ptr(), out.data_ptr()):
+                found = hot.found_by(a, b, out, self._more)
+            if found is not None and found[0] in self._keys:
+                return known.run(a, b, out, found, self._stream if stream is None else stream)
         request = self._open()
-        if a is None and b is None and out is None:
-            bound, ready = self._bound, self._ready
-            if bound is not None and ready is not None and stream is not None and type(stream) is int:
-                ready(*bound, stream)
-                return self._out
+        given = self._out if out is None else out
         new = Request(
             request.a if a is None else _alike(view(a, "a"), request.a, "a"),
             request.b if b is None else _alike(view(b, "b"), request.b, "b"),
-            request.out if out is None else _like_out(view(out, "out"), request),
+            request.out if out is None else _alike(view(out, "out"), request.out or tight(request), "out"),
             request.shape,
             request.out_dtype,
             request.options,
         )
-        given = self._out if out is None else out
-        result, ready, pointers = _run(new, given, self._stream if stream is None else stream)
-        self._ready = ready
-        if a is None and b is None and out is None and given is not None:
-            self._bound = pointers
+        result, self._ready = _run(new, given, self._stream if stream is None else stream)
+        self._remember(result)
         return result
+
+    def _remember(self, result: Any) -> None:
+        """From the next call on tensors go the short way: with and without an ``out`` of this geometry."""
+        found = hot.found_by(self._a, self._b, self._out, self._more)
+        if found is None or self._ready is None or self._known is not None:
+            return
+        self._known = hot.remember(found, self._a, result, self._ready)
+        other = hot.found_by(self._a, self._b, result, self._more)
+        self._keys = (found[0],) if other is None else (found[0], other[0])
+        self._found = found if self._out is not None else None
 
     def explain(self) -> Explanation:
         """What was chosen, or would be."""
@@ -139,7 +161,8 @@ class Matmul:
 
     def close(self) -> None:
         """Let go of the arrays. What was queued runs; ``execute`` raises ``UsageError`` from then on."""
-        self._request = self._out = self._ready = self._bound = None
+        self._request = self._ready = self._known = self._found = None
+        self._a = self._b = self._out = None
 
     def __enter__(self) -> Self:
         return self
@@ -161,11 +184,11 @@ class Matmul:
         return self._ready
 
 
-def _run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready, tuple[int, int, int] | None]:
-    """Queue a request; the result, what ran, and the addresses it ran on where they can be used again."""
+def _run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
+    """Queue a request; the result, and what ran."""
     at = place_of(request)
     if request.a.device == HOST and at.backend.name == "cuda":
-        return (*_run_staged(request, at, out), None)
+        return _run_staged(request, at, out)
     a, b = request.a, request.b
     on = 0 if at.backend.name != "cuda" else stream_of(stream, request.arrays)
     made = None
@@ -177,11 +200,10 @@ def _run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready, tuple[int
         require_apart(seen, a, "a")
         require_apart(seen, b, "b")
     ready = ready_for(at, a, b, seen, request)
-    pointers = (a.pointer, b.pointer, seen.pointer)
-    ready(*pointers, on)
+    ready(a.pointer, b.pointer, seen.pointer, on)
     if made is not None and stream is not None and at.backend.name == "cuda":
         used_on(made, a, on)
-    return (out if made is None else made), ready, pointers
+    return (out if made is None else made), ready
 
 
 def _run_staged(request: Request, at: Place, out: Any) -> tuple[Any, Ready]:
@@ -248,11 +270,9 @@ def _alike(new: Array, first: Array, name: str) -> Array:
     return new
 
 
-def _like_out(new: Array, request: Request) -> Array:
-    return _alike(new, request.out or tight(request), "out")
-
-
 def _only_plain(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any) -> None:
+    if c is None and bias is None and epilogue is None and args is None and alpha == 1 and beta == 0:
+        return
     for name, value, plain in (
         ("c", c, None), ("alpha", alpha, 1), ("beta", beta, 0), ("bias", bias, None), ("epilogue", epilogue, None),
         ("args", args, None),

@@ -43,13 +43,18 @@ class Prepared:
     workspace_bytes: int
     workspaces: Workspaces
 
-    def __call__(self, a: int, b: int, c: int, stream: int) -> None:
-        """Queue them on the stream of that handle, for the kernel's A, B and C at these addresses."""
+    @property
+    def alone(self) -> Starter | None:
+        """The one launch, where there is one and it needs no workspace: it can be started without more ado."""
+        return None if self.workspace_bytes else self.starters[0]
+
+    def __call__(self, pointers: tuple[int, ...], stream: int) -> None:
+        """Queue them on the stream of that handle, ``pointers`` being the addresses of roles, 0 for the workspace."""
         if not self.workspace_bytes:
-            self.starters[0]((a, b, c, 0), stream)
+            self.starters[0](pointers, stream)
             return
         held = self.workspaces.of(stream, self.workspace_bytes)
-        pointers = (a, b, c, held.memory.pointer)
+        pointers = (*pointers[:WORKSPACE], held.memory.pointer, *pointers[WORKSPACE + 1 :])
         if len(self.starters) == 1:
             self.starters[0](pointers, stream)
             return

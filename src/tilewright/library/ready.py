@@ -75,19 +75,18 @@ class Ready:
     ``near`` is what has to be known of addresses before each call: the bytes that a, b and out reach to.
     """
 
-    __slots__ = ("choice", "near", "prepared", "product", "swapped")
+    __slots__ = ("choice", "near", "product", "start", "swapped")
 
     def __init__(self, product: Product, choice: Choice | None, prepared: Prepared | None, near: Any) -> None:
-        self.product, self.choice, self.prepared, self.near = product, choice, prepared, near
+        self.product, self.choice, self.near = product, choice, near
         self.swapped = product.swapped
+        self.start = None if prepared is None else prepared.alone or prepared
 
     def __call__(self, a: int, b: int, out: int, stream: int) -> None:
         """Queue it; nothing where the result has no elements."""
-        prepared = self.prepared
-        if prepared is not None:
-            if self.swapped:
-                a, b = b, a
-            prepared(a, b, out, stream)
+        start = self.start
+        if start is not None:
+            start((b, a, out, 0) if self.swapped else (a, b, out, 0), stream)
 
 
 def ready_for(at: Place, a: Array, b: Array, out: Array, request: Request) -> Ready:
@@ -134,3 +133,10 @@ def forget() -> None:
     """Forget every kernel that was made ready; what runs is not touched."""
     with _lock:
         _ready.clear()
+
+
+def close_all() -> None:
+    """Forget the backends too, with the kernels that they loaded: the next call is like the first of a process."""
+    with _lock:
+        _ready.clear()
+        _places.clear()

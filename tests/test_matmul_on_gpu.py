@@ -1,0 +1,304 @@
+"""``tilewright.matmul`` with the arrays of GPU libraries. test_matmul.py has what NumPy's arrays can show anywhere."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright import Matmul, UsageError, explain, matmul
+from tilewright.backends.base import Backend
+from tilewright.library import hot, ready
+
+pytestmark = pytest.mark.cuda
+
+LAYOUTS = ("row", "column", "padded", "offset", "broadcast row", "flipped", "every other")
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+@pytest.fixture
+def torch(cuda: Backend) -> Any:
+    """PyTorch that sees the GPU."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch was built without CUDA")
+    torch.manual_seed(0)
+    return torch
+
+
+@pytest.fixture
+def cupy(cuda: Backend) -> Any:
+    """CuPy."""
+    return pytest.importorskip("cupy")
+
+
+def operand(torch: Any, layout: str, rows: int, cols: int, dtype: str) -> Any:
+    """Small integers, so that sums are exact, laid out as asked for."""
+
+    def integers(*shape: int) -> Any:
+        return torch.randint(-4, 5, shape, device="cuda").to(getattr(torch, dtype))
+
+    made = {
+        "row": lambda: integers(rows, cols),
+        "column": lambda: integers(cols, rows).T,
+        "padded": lambda: integers(rows, cols + 24)[:, :cols],
+        "offset": lambda: integers(rows, cols + 3)[:, 1 : 1 + cols],
+        "broadcast row": lambda: integers(1, cols).expand(rows, cols),
+        "flipped": lambda: integers(rows, cols).flip(0).T.flip(0).T,
+        "every other": lambda: integers(rows, 2 * cols)[:, ::2],
+    }[layout]()
+    assert made.shape == (rows, cols)
+    return made
+
+
+def wanted(a: Any, b: Any) -> Any:
+    """The exact product of integers, rounded once."""
+    return (a.double() @ b.double()).float().to(a.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("a_layout", LAYOUTS)
+@pytest.mark.parametrize("b_layout", LAYOUTS)
+def test_every_layout_and_dtype(torch: Any, dtype: str, a_layout: str, b_layout: str) -> None:
+    for m, n, k in ((129, 257, 65), (256, 512, 128), (1, 96, 64), (96, 1, 40)):
+        a, b = operand(torch, a_layout, m, k, dtype), operand(torch, b_layout, k, n, dtype)
+        for out in (None, torch.full((m, n), float("nan"), device="cuda", dtype=a.dtype)):
+            found = matmul(a, b, out=out)
+            assert out is None or found is out
+            assert torch.equal(found, wanted(a, b)), (m, n, k)
+        column = torch.full((n, m), float("nan"), device="cuda", dtype=a.dtype).T
+        padded = torch.full((m, n + 5), 7.0, device="cuda", dtype=a.dtype)
+        assert torch.equal(matmul(a, b, out=column), wanted(a, b))
+        assert torch.equal(matmul(a, b, out=padded[:, 2 : 2 + n]), wanted(a, b))
+        assert bool((padded[:, :2] == 7).all())
+        assert bool((padded[:, 2 + n :] == 7).all())
+
+
+def test_the_result_is_a_tensor_of_the_same_device(torch: Any) -> None:
+    a, b = operand(torch, "row", 64, 64, "bfloat16"), operand(torch, "row", 64, 64, "bfloat16")
+    found = matmul(a, b)
+    assert isinstance(found, torch.Tensor)
+    assert (found.device, found.dtype, tuple(found.shape)) == (a.device, a.dtype, (64, 64))
+    assert tuple(matmul(a[0], b).shape) == (64,)
+    assert matmul(a[0], b[:, 0]).shape == ()
+    assert torch.equal(matmul(a.expand(3, 2, 64, 64).contiguous(), b)[2, 1], wanted(a, b))
+
+
+def test_the_second_call_goes_the_short_way_with_other_addresses(torch: Any) -> None:
+    ready.forget()
+    hot.forget()
+    out = torch.empty((256, 256), device="cuda", dtype=torch.bfloat16)
+    for _ in range(4):
+        a, b = operand(torch, "row", 256, 128, "bfloat16"), operand(torch, "column", 128, 256, "bfloat16")
+        assert torch.equal(matmul(a, b, out=out), wanted(a, b))
+        assert torch.equal(matmul(a, b), wanted(a, b))
+    with pytest.raises(UsageError, match="out shares memory with a"):
+        matmul(a, b, out=a.as_strided((256, 256), (1, 256)))
+    with pytest.raises(UsageError, match="out shares memory with a"):
+        square = operand(torch, "row", 256, 256, "bfloat16")
+        matmul(square, operand(torch, "column", 256, 256, "bfloat16"), out=square)
+
+
+def test_the_current_stream_and_a_given_one(torch: Any) -> None:
+    side = torch.cuda.Stream()
+    a, b = operand(torch, "row", 2048, 2048, "bfloat16"), operand(torch, "row", 2048, 2048, "bfloat16")
+    expected = wanted(a, b)
+    torch.cuda.synchronize()
+    late = torch.zeros_like(a)
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(20_000_000)  # the product must wait for what is queued on its stream
+        late.copy_(a)
+        found = matmul(late, b)
+    side.synchronize()
+    assert torch.equal(found, expected)
+    late.zero_()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(20_000_000)
+        late.copy_(a)
+    found = matmul(late, b, stream=side)
+    side.synchronize()
+    assert torch.equal(found, expected)
+    assert torch.equal(matmul(a, b, stream=torch.cuda.current_stream().cuda_stream), expected)
+
+
+def captured(torch: Any, call: Any) -> Any:
+    """A graph of one call, captured without any call before it."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+    return graph, result
+
+
+@pytest.mark.parametrize("shape", [(256, 512, 128), (16, 2560, 8192), (129, 257, 65)])
+def test_the_first_call_ever_may_be_inside_of_a_capture(torch: Any, shape: tuple[int, int, int]) -> None:
+    ready.forget()
+    hot.forget()
+    ready.close_all()
+    m, n, k = shape
+    a, b = operand(torch, "row", m, k, "bfloat16"), operand(torch, "column", k, n, "bfloat16")
+    torch.cuda.synchronize()
+    graph, found = captured(torch, lambda: matmul(a, b))
+    for _ in range(3):
+        a.copy_(operand(torch, "row", m, k, "bfloat16"))
+        expected = wanted(a, b)
+        found.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(found, expected)
+        eager = matmul(a, b)
+        torch.cuda.synchronize()
+        assert torch.equal(eager, expected)
+
+
+def test_threads_share_what_is_prepared(torch: Any) -> None:
+    a = [operand(torch, "row", 512, 256, "bfloat16") for _ in range(8)]
+    b = operand(torch, "row", 256, 512, "bfloat16")
+    expected = [wanted(each, b) for each in a]
+    torch.cuda.synchronize()
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(50):
+                found = matmul(a[number], b)
+                stream.synchronize()
+                if not torch.equal(found, expected[number]):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not wrong
+
+
+def test_another_device_than_the_current_one(torch: Any) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU")
+    a = operand(torch, "row", 128, 64, "bfloat16").to("cuda:1")
+    b = operand(torch, "row", 64, 128, "bfloat16").to("cuda:1")
+    found = matmul(a, b)
+    assert found.device == a.device
+    assert torch.cuda.current_device() == 0
+    assert torch.equal(found, wanted(a, b))
+    with pytest.raises(UsageError, match="a lies on GPU 1 and b on GPU 0"):
+        matmul(a, b.to("cuda:0"))
+
+
+def test_a_prepared_matmul(torch: Any) -> None:
+    a, b = operand(torch, "row", 256, 128, "bfloat16"), operand(torch, "row", 128, 512, "bfloat16")
+    out = torch.empty((256, 512), device="cuda", dtype=torch.bfloat16)
+    stream = torch.cuda.current_stream().cuda_stream
+    with Matmul(a, b, out=out, stream=stream) as prepared:
+        for _ in range(3):
+            a.copy_(operand(torch, "row", 256, 128, "bfloat16"))
+            out.zero_()
+            assert prepared.execute() is out
+            assert torch.equal(out, wanted(a, b))
+        other = operand(torch, "row", 256, 128, "bfloat16")
+        assert torch.equal(prepared.execute(other), wanted(other, b))
+        assert torch.equal(prepared.execute(), wanted(a, b))
+        with pytest.raises(UsageError, match="this Matmul was made for"):
+            prepared.execute(other[:128])
+    with Matmul(a, b) as prepared:
+        first, second = prepared.execute(), prepared.execute()
+        assert first.data_ptr() != second.data_ptr()
+        assert torch.equal(first, second)
+
+
+def test_tensors_that_cannot_be_multiplied(torch: Any) -> None:
+    a = operand(torch, "row", 64, 64, "bfloat16")
+    for other, message in (
+        (a.cpu(), "a lies on GPU 0 and b on the host"),
+        (a.double(), "b has dtype torch.float64; both operands can be bf16"),
+        (a.to_sparse(), "b is a tensor of layout torch.sparse_coo"),
+        (np.zeros((64, 64), np.float16), r"a is a torch.Tensor and b a numpy.ndarray|a is bf16 and b is fp16"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            matmul(a, other)
+    with pytest.raises(UsageError, match="in host memory: move it to a GPU"):
+        matmul(a.cpu(), a.cpu())
+    negated = torch.view_as_real(torch.zeros(64, 64, dtype=torch.complex64, device="cuda").conj())[..., 1]
+    with pytest.raises(UsageError, match="a is a view that negates its elements"):
+        matmul(negated, negated)
+
+
+def test_the_same_bits_again(torch: Any) -> None:
+    for m, n, k in ((16, 512, 16384), (256, 256, 16384)):
+        a = torch.randn((m, k), device="cuda", dtype=torch.bfloat16)
+        b = torch.randn((k, n), device="cuda", dtype=torch.bfloat16)
+        first = matmul(a, b)
+        for _ in range(20):
+            assert torch.equal(matmul(a, b), first)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_cupy(cupy: Any, dtype: str) -> None:
+    a = cupy.random.randint(-4, 5, (130, 70)).astype(dtype)
+    b = cupy.random.randint(-4, 5, (70, 258)).astype(dtype)
+    expected = (a.astype("float64") @ b.astype("float64")).astype("float32").astype(dtype)
+    found = matmul(a, b)
+    assert isinstance(found, cupy.ndarray)
+    assert bool((found == expected).all())
+    for left, right in ((a[::-1], b), (a[:, ::2], b[::2]), (a.T.copy().T, b), (a, cupy.asfortranarray(b))):
+        assert bool((matmul(left, right) == (left.astype("float64") @ right.astype("float64")).astype(dtype)).all())
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        found = matmul(a, b)
+    stream.synchronize()
+    assert bool((found == expected).all())
+
+
+def test_anything_with_the_cuda_array_interface(torch: Any) -> None:
+    a, b = operand(torch, "row", 128, 64, "float16"), operand(torch, "column", 64, 96, "float16")
+    out = torch.empty((128, 96), device="cuda", dtype=torch.float16)
+
+    def plain(tensor: Any) -> Any:
+        return SimpleNamespace(__cuda_array_interface__=tensor.__cuda_array_interface__)
+
+    torch.cuda.synchronize()
+    with pytest.raises(UsageError, match="of which no new one can be made"):
+        matmul(plain(a), plain(b))
+    matmul(plain(a), plain(b), out=plain(out))
+    torch.cuda.synchronize()
+    assert torch.equal(out, wanted(a, b))
+
+
+def test_dlpack(torch: Any) -> None:
+    class Exports:
+        def __init__(self, tensor: Any) -> None:
+            self.tensor = tensor
+
+        def __dlpack__(self, **keywords: Any) -> Any:
+            return self.tensor.__dlpack__(**keywords)
+
+        def __dlpack_device__(self) -> Any:
+            return self.tensor.__dlpack_device__()
+
+    whole = operand(torch, "row", 129, 80, "bfloat16")
+    a, b = whole[1:, 8:72], operand(torch, "column", 64, 96, "bfloat16")
+    out = torch.empty((128, 96), device="cuda", dtype=torch.bfloat16)
+    matmul(Exports(a), Exports(b), out=Exports(out))
+    torch.cuda.synchronize()
+    assert torch.equal(out, wanted(a, b))
+
+
+def test_offsets_beyond_32_bits(torch: Any) -> None:
+    m, n, k = 40960, 65536, 64  # an out of 5 GiB
+    a, b = operand(torch, "row", m, k, "float16"), operand(torch, "row", k, n, "float16")
+    found = matmul(a, b)
+    assert torch.equal(found[-130:, -130:], wanted(a[-130:], b[:, -130:]))
+
+
+def test_numpy_is_copied_there_and_back(cuda: Backend) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.integers(-4, 5, (3, 33, 65)).astype(np.float16)
+    b = rng.integers(-4, 5, (65, 31)).astype(np.float16)
+    np.testing.assert_array_equal(matmul(a, b), np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype))
+    assert [each.what for each in explain(a, b).copied] == ["a", "b", "out"]
