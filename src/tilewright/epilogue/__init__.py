@@ -1,1 +1,1 @@
-"""What becomes of a product before it is stored: alpha, beta C, bias, a Python function; one text for all kernels."""
+"""Epilogues: what a kernel does to its fp32 accumulators before it rounds and stores them."""

@@ -4,7 +4,7 @@
 namespace tw {
 // 1 / (1 + exp(-x)), of an exponential that cannot overflow: for negative x, exp(x) / (1 + exp(x)).
 __device__ __forceinline__ float sigmoid(float x) {
-  const float e = exp(-abs(x)), r = div(1.0f, add(1.0f, e));
+  const float e = exp(-abs(x)), r = reciprocal(add(1.0f, e));
   return x >= 0.0f ? r : mul(e, r);
 }
 __device__ __forceinline__ float negative(float x) { return -x; }

@@ -1,23 +1,8 @@
-// The arithmetic of epilogues: each operation rounded by itself, to fp32. Host side.
+// What epilogues compute beside sums and products (math.cuh): each operation rounded by itself, to fp32. Host side.
 #pragma once
+#include <tw/math.cuh>
 #include <tw/types.cuh>
 namespace tw {
-namespace host {
-// A product that is a value before it is added to: kernels are compiled with leave to join the two into one rounding.
-__forceinline__ float rounded(float x) {
-#if defined(__x86_64__)
-  asm("" : "+x"(x));
-#else
-  asm("" : "+w"(x));
-#endif
-  return x;
-}
-}  // namespace host
-
-__device__ __forceinline__ float add(float a, float b) { return a + b; }
-__device__ __forceinline__ float sub(float a, float b) { return a - b; }
-__device__ __forceinline__ float mul(float a, float b) { return host::rounded(a * b); }
-__device__ __forceinline__ float div(float a, float b) { return a / b; }
 __device__ __forceinline__ float sqrt(float x) { return __builtin_sqrtf(x); }
 __device__ __forceinline__ float abs(float x) { return __builtin_fabsf(x); }
 
@@ -36,6 +21,7 @@ __device__ __forceinline__ float exp(float x) { return float(__builtin_exp(doubl
 __device__ __forceinline__ float log(float x) { return float(__builtin_log(double(x))); }
 __device__ __forceinline__ float tanh(float x) { return float(__builtin_tanh(double(x))); }
 __device__ __forceinline__ float erf(float x) { return float(__builtin_erf(double(x))); }
+__device__ __forceinline__ float reciprocal(float x) { return 1.0f / x; }
 __device__ __forceinline__ float normal_cdf(float x) { return float(0.5 * __builtin_erfc(double(x) * -0.70710678118654752)); }
 
 __device__ __forceinline__ float float_of_bits(u32 bits) { return host::float_of(bits); }
