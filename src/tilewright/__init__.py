@@ -15,6 +15,25 @@ if TYPE_CHECKING:
     from tilewright.dtypes import FP16 as FP16
     from tilewright.dtypes import FP32 as FP32
     from tilewright.dtypes import DType as DType
+    from tilewright.epilogue.functions import abs as abs
+    from tilewright.epilogue.functions import clamp as clamp
+    from tilewright.epilogue.functions import col_absmax as col_absmax
+    from tilewright.epilogue.functions import col_sum as col_sum
+    from tilewright.epilogue.functions import erf as erf
+    from tilewright.epilogue.functions import exp as exp
+    from tilewright.epilogue.functions import gelu as gelu
+    from tilewright.epilogue.functions import log as log
+    from tilewright.epilogue.functions import maximum as maximum
+    from tilewright.epilogue.functions import minimum as minimum
+    from tilewright.epilogue.functions import relu as relu
+    from tilewright.epilogue.functions import relu_squared as relu_squared
+    from tilewright.epilogue.functions import row_absmax as row_absmax
+    from tilewright.epilogue.functions import row_sum as row_sum
+    from tilewright.epilogue.functions import sigmoid as sigmoid
+    from tilewright.epilogue.functions import silu as silu
+    from tilewright.epilogue.functions import sqrt as sqrt
+    from tilewright.epilogue.functions import tanh as tanh
+    from tilewright.epilogue.functions import where as where
     from tilewright.errors import CompileError as CompileError
     from tilewright.errors import EmulatorFault as EmulatorFault
     from tilewright.errors import LaunchError as LaunchError
@@ -38,6 +57,10 @@ if TYPE_CHECKING:
 # Where each public name lives; the same names as above, which only type checkers read.
 _HOMES = {
     "dtypes": ("BF16", "FP16", "FP32", "DType"),
+    "epilogue.functions": (
+        "abs", "clamp", "col_absmax", "col_sum", "erf", "exp", "gelu", "log", "maximum", "minimum", "relu",
+        "relu_squared", "row_absmax", "row_sum", "sigmoid", "silu", "sqrt", "tanh", "where",
+    ),
     "errors": (
         "CompileError", "EmulatorFault", "LaunchError", "TilewrightError", "UnavailableError", "UsageError",
         "VerifyError",

@@ -1,0 +1,180 @@
+"""One epilogue of all that follows a product: ``acc = alpha acc + beta C``, then the bias, then the caller's function.
+
+All of it in fp32, each operation rounded by itself, and the results rounded once to what they are stored as.
+
+- ``alpha`` and ``beta`` that are not 1 are arguments of the kernel, so that their values make no new binary. One that
+  is 1 leaves nothing behind.
+- ``beta = 0`` reads no C, which may then hold anything or be missing.
+- ``alpha = 0`` multiplies like any other number: where the product is NaN or infinite, 0 times it is NaN. (BLAS does
+  not read A and B then.)
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import FP32, DType
+from tilewright.epilogue.code import PLAIN, ArgSpec, EpilogueCode
+from tilewright.epilogue.graph import ACC, CONSTANT, INPUT, Graph, GraphBuilder, Node
+from tilewright.epilogue.operations import OPERATIONS
+from tilewright.epilogue.placement import Along
+from tilewright.epilogue.symbol import Symbol, apply
+from tilewright.epilogue.trace import call
+from tilewright.errors import UsageError
+
+MAX_ARRAYS = (
+    16  # each takes 48 bytes of a kernel's parameters, of which there are 4 KiB, and registers for its elements
+)
+_ALONG = {"full": "kFull", "strided": "kStrided", "row": "kRow", "column": "kColumn"}
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the code depends on of an argument: an array's dtype and how it lies under C; a number has neither."""
+
+    dtype: DType | None = None
+    along: Along | None = None
+
+
+NUMBER = Described()
+
+
+@dataclass(frozen=True)
+class Composed:
+    """An epilogue's code and the graph it was made of.
+
+    ``code.args`` names what has to be bound: ``alpha``, ``beta``, ``c``, ``bias`` and, for ``args["name"]``,
+    ``arg_name``, if they are used; then ``out1``, ``out2``, ... for the outputs after the first.
+    """
+
+    code: EpilogueCode
+    graph: Graph
+
+    def evaluate(self, acc: Any, values: Mapping[str, Any]) -> tuple[np.ndarray[Any, Any], ...]:
+        """C and the other outputs in NumPy's fp32, not yet rounded to what they are stored as.
+
+        ``values`` has arrays and numbers by the names of ``code.args``; they are broadcast against ``acc``
+        ``(..., m, n)`` as NumPy does, so that a value a row is ``(m, 1)``.
+        """
+        acc = np.asarray(acc, np.float32)
+        return tuple(np.broadcast_to(y, acc.shape) for y in self.graph.evaluate({**values, ACC: acc}))
+
+
+def name_of(argument: str) -> str:
+    """What ``args[argument]`` is called in a kernel's text and when it is bound. Raises ``UsageError`` for no name."""
+    if not (argument.isascii() and argument.isidentifier()) or keyword.iskeyword(argument):
+        raise UsageError(f"args has the name {argument!r}; ASCII names that Python can give an argument are possible")
+    return f"arg_{argument}"
+
+
+def compose(
+    *,
+    alpha: float = 1,
+    beta: float = 0,
+    c: Described | None = None,
+    bias: Described | None = None,
+    fn: Callable[..., Any] | None = None,
+    args: Mapping[str, Described] | None = None,
+    out_dtypes: Sequence[DType],
+) -> Composed:
+    """The epilogue of a call. ``out_dtypes`` has the dtype of C; then those of the other outputs, C's where it ends.
+
+    ``fn(acc, **args)`` is traced. Raises ``UsageError`` for a ``beta`` without ``c``, ``args`` without ``fn``, and what
+    ``trace.call`` refuses.
+    """
+    builder = GraphBuilder()
+    given: dict[str, Described] = {}
+
+    def symbol(name: str, described: Described = NUMBER) -> Symbol:
+        given[name] = described
+        return Symbol(builder, builder.put(INPUT, value=name))
+
+    acc = Symbol(builder, builder.put(INPUT, value=ACC))
+    value: Any = acc if alpha == 1 else apply("mul", acc, symbol("alpha"))
+    if beta != 0:
+        if c is None:
+            raise UsageError(f"beta is {beta} and c is None; beta = 0, or an array c that it multiplies, are possible")
+        addend: Any = symbol("c", c)
+        value = apply("add", value, addend if beta == 1 else apply("mul", addend, symbol("beta")))
+    if bias is not None:
+        value = apply("add", value, symbol("bias", bias))
+    places = [value.place]
+    if fn is not None:
+        named = {name: symbol(name_of(name), args[name]) for name in sorted(args)} if args else {}
+        places = call(fn, builder, value, named)
+    elif args:
+        raise UsageError(f"args has {', '.join(sorted(args))} and epilogue is None; args are those of an epilogue")
+    graph = builder.graph(places)
+    return Composed(_code(graph, given, _completed(out_dtypes, len(places))), graph)
+
+
+def _completed(dtypes: Sequence[DType], count: int) -> tuple[DType, ...]:
+    if len(dtypes) > count:
+        raise UsageError(
+            f"out_dtype has {len(dtypes)} dtypes and the epilogue {count} outputs; at most that many are possible"
+        )
+    return (*dtypes, *[dtypes[0]] * (count - len(dtypes)))
+
+
+def _code(graph: Graph, given: Mapping[str, Described], out_dtypes: Sequence[DType]) -> EpilogueCode:
+    """The text, and what a launch has to hand in for it."""
+    if graph.plain:
+        return PLAIN
+    inputs = {name: given[name] for name in graph.inputs if name != ACC}
+    reads = [ArgSpec(name, "array" if seen.along else "scalar", seen.dtype or FP32) for name, seen in inputs.items()]
+    writes = [ArgSpec(f"out{number}", "array", dtype) for number, dtype in enumerate(out_dtypes) if number]
+    arrays = sum(spec.kind == "array" for spec in (*reads, *writes))
+    if arrays > MAX_ARRAYS:
+        raise UsageError(f"the epilogue reads and writes {arrays} arrays beside C; at most {MAX_ARRAYS} are possible")
+    return EpilogueCode(_text(graph, inputs, reads, writes), tuple(reads), tuple(writes))
+
+
+def _text(graph: Graph, inputs: Mapping[str, Described], members: Sequence[ArgSpec], written: Sequence[ArgSpec]) -> str:
+    outputs = [spec.name for spec in written]
+    reads = {name: _ALONG[seen.along] for name, seen in inputs.items() if seen.along}
+    lines = [
+        "namespace epilogue {",
+        "constexpr bool NONE = false;",
+        "struct Args {",
+        *(f"  {_type(spec)} {spec.name};" for spec in (*members, *written)),
+        "};",
+        "template <int N>",
+        "__device__ __forceinline__ void apply(float (&acc)[N], const Args& args, const tw::Place& at) {",
+        *(f"  float {name}[N];" for name in (*reads, *outputs)),
+        *(f"  tw::epilogue_read<tw::Along::{along}>({name}, args.{name}, at);" for name, along in reads.items()),
+        "#pragma unroll",
+        "  for (int i = 0; i < N; ++i) {",
+        *(f"    const {node.kind} v{place} = {_expression(node, reads)};" for place, node in enumerate(graph.nodes)),
+        *(f"    {name}[i] = v{place};" for name, place in zip((ACC, *outputs), graph.outputs, strict=True)),
+        "  }",
+        *(f"  tw::epilogue_write(args.{name}, {name}, at);" for name in outputs),
+        "}",
+        "}  // namespace epilogue",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _type(spec: ArgSpec) -> str:
+    return f"tw::EpilogueArray<{spec.dtype.c_name}>" if spec.kind == "array" else "tw::EpilogueScalar"
+
+
+def _expression(node: Node, arrays: Mapping[str, str]) -> str:
+    """A node as C++."""
+    if node.operation == CONSTANT:
+        return _literal(node.number)
+    if node.operation == INPUT:
+        return f"{node.value}[i]" if node.value == ACC or node.value in arrays else f"args.{node.value}.value"
+    return OPERATIONS[node.operation].cuda.format(*(f"v{operand}" for operand in node.operands))
+
+
+def _literal(number: np.float32) -> str:
+    """A constant with the digits that name it alone; infinities and NaN have no literal."""
+    if not np.isfinite(number):
+        return f"tw::float_of_bits({int(number.view(np.uint32)):#x}u)"
+    digits = f"{float(number):.9g}"
+    return digits + ("f" if "." in digits or "e" in digits else ".0f")

@@ -1,0 +1,57 @@
+"""A Python function as a graph: it is called once, with symbols in place of arrays, which note what is done to them.
+
+So it may contain what Python is: helper functions, loops over numbers, an ``if`` on what is known at that time. What
+depends on the values of the accumulator has no answer yet, and is refused by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tilewright.epilogue.graph import ACC, INPUT, Graph, GraphBuilder
+from tilewright.epilogue.symbol import Symbol, described, is_number, place_of
+from tilewright.errors import UsageError
+
+
+def call(fn: Callable[..., Any], builder: GraphBuilder, acc: Symbol, arguments: Mapping[str, Symbol]) -> list[int]:
+    """The places of what ``fn(acc, **arguments)`` returns, the first first.
+
+    Raises ``UsageError`` when it does not take these arguments, does what cannot be traced or returns something else
+    than a value or a tuple of values. Its own errors pass.
+    """
+    if not callable(fn):
+        raise UsageError(
+            f"epilogue is {described(fn)}; a function of the accumulator and the named arguments is possible"
+        )
+    try:
+        inspect.signature(fn).bind(acc, **arguments)
+    except TypeError as error:
+        given = ", ".join(arguments) or "none"
+        raise UsageError(
+            f"epilogue does not take what it is called with, the accumulator and args ({given}): {error}"
+        ) from None
+    except ValueError:  # a function of C, which does not say
+        pass
+    returned = fn(acc, **arguments)
+    values = returned if isinstance(returned, tuple) else (returned,)
+    if not values:
+        raise UsageError("epilogue returns an empty tuple; its first value becomes C, so that there must be one")
+    for value in values:
+        if not isinstance(value, Symbol) and not is_number(value):
+            raise UsageError(
+                f"epilogue returns {described(value)}; what was made of its arguments, a number, or a tuple of these "
+                "is possible"
+            )
+    return [place_of(builder, value, "float", "return") for value in values]
+
+
+def trace(fn: Callable[..., Any], arguments: Iterable[str] = ()) -> Graph:
+    """The graph of ``fn(acc, **arguments)``, the arguments given by their names.
+
+    Raises ``UsageError`` as ``call`` does.
+    """
+    builder = GraphBuilder()
+    symbols = {name: Symbol(builder, builder.put(INPUT, value=name)) for name in (ACC, *sorted(arguments))}
+    return builder.graph(call(fn, builder, symbols.pop(ACC), symbols))
