@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
 from tilewright.library.layouts import lines_of, packed
-from tilewright.library.shapes import MOST_BATCH_DIMENSIONS, View, product, result_shape
+from tilewright.library.shapes import MOST_BATCH_DIMENSIONS, View, as_matrices, product, result_shape
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +34,7 @@ def matrix(array: Array, view: View, place: tuple[int, ...]) -> Array:
 
 def multiply(a: Array, b: Array, out: Array, more: list[Array]) -> None:
     """``out = a @ b + sum(more)``, matrix after matrix as ``product`` lays them out."""
-    p = product(axes(a), axes(b), axes(out), [axes(each) for each in more])
+    p = product(axes(a), axes(b), axes(out), [as_matrices(axes(each), a.ndim, b.ndim) for each in more])
     assert len(p.batch) <= MOST_BATCH_DIMENSIONS
     for place in np.ndindex(*p.batch):
         total = matrix(a, p.a, place) @ matrix(b, p.b, place)

@@ -55,7 +55,7 @@ def place(
         raise _misfit(what, shape, m, n, batch, role)
     steps = [0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True)]
     row, col = steps[-2:]
-    return Placement(_along(row, col), row, col, (0,) * missing + tuple(steps[:-2]))
+    return Placement(along_of(row, col), row, col, (0,) * missing + tuple(steps[:-2]))
 
 
 def _matrix(
@@ -75,7 +75,8 @@ def _matrix(
     raise _misfit(what, shape, m, n, batch, role)
 
 
-def _along(row: int, col: int) -> Along:
+def along_of(row: int, col: int) -> Along:
+    """How an array with these strides, 0 where it stays the same, lies under C."""
     if col == 0:
         return "row"
     if col != 1:

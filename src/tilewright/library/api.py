@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, Self
 
 from tilewright.errors import UsageError
-from tilewright.library import hot, staging
-from tilewright.library.arrays import HOST, Array, place, view
-from tilewright.library.explain import Explanation, explanation
-from tilewright.library.ready import Place, Ready, place_of, question_of, ready_for
-from tilewright.library.request import Options, Request, request_of, require_apart
-from tilewright.library.results import empty, stream_of, used_on
+from tilewright.library import hot
+from tilewright.library.arrange import result_dtypes
+from tilewright.library.arrays import Array, view
+from tilewright.library.calls import explained, made_ready, run, tight
+from tilewright.library.explain import Explanation
+from tilewright.library.fused import after_of
+from tilewright.library.ready import Ready
+from tilewright.library.request import Options, Request, request_of
 from tilewright.plan_base import Plan
 
 _PLAIN = Options()
@@ -35,12 +37,18 @@ def matmul(
     sms: int | None = None,
     backend: str = "auto",
 ) -> Any:
-    """``a @ b`` as NumPy's ``matmul`` defines it, on the planner's kernel; the result is the caller's kind of array.
+    """``epilogue(alpha * (a @ b) + beta * c + bias)``; ``@`` as NumPy's ``matmul``, on the planner's kernel.
 
-    ``a`` and ``b`` are arrays of PyTorch, CuPy, anything with ``__cuda_array_interface__`` or DLPack, or NumPy, of one
-    element type (``supported``), with any strides: what no kernel can read is copied first, and ``explain`` says so.
-    ``out`` is an array for the result, whose rows or columns are contiguous; ``out_dtype`` is its element type where
-    there is none, that of the operands if left out. Sums are in fp32 and rounded once.
+    The result is the caller's kind of array. ``a`` and ``b`` are arrays of PyTorch, CuPy, anything with
+    ``__cuda_array_interface__`` or DLPack, or NumPy, of one element type (``supported``), with any strides: what no
+    kernel can read is copied first, and ``explain`` says so. ``out`` is an array for the result, whose rows or columns
+    are contiguous; ``out_dtype`` is its element type where there is none, that of the operands if left out.
+
+    All that follows the product is done in fp32 by the same kernel, and rounded once. ``c`` is broadcast to the result
+    and not read where ``beta`` is 0; ``out`` may be ``c``. ``bias`` has a value a column ``(n,)`` or a row ``(m, 1)``.
+    ``epilogue`` is a function of the fp32 values and of ``args``, arrays and numbers by its parameters' names; it is
+    traced once for each function object. A tuple that it returns is as many results, and ``out`` and ``out_dtype`` may
+    then be tuples too. Where ``alpha`` is 0, NaN and infinities of the product still show.
 
     The kernel is queued on ``stream`` (a CUDA stream or its handle; None: the current one of the arrays' library) and
     not waited for; with NumPy's arrays everything is copied there and back, and is done on return. ``plan`` forces a
@@ -52,15 +60,28 @@ def matmul(
     options = _PLAIN
     if plan is not None or sms is not None or batch_invariant or not deterministic or backend != "auto":
         options = Options(plan, sms, deterministic, batch_invariant, backend)
-    _only_plain(c, alpha, beta, bias, epilogue, args)
-    found = hot.found_by(a, b, out, (out_dtype, options) if options is not _PLAIN or out_dtype is not None else None)
+    more = None if options is _PLAIN and out_dtype is None else (out_dtype, options)
+    found: hot.Found | None
+    values: hot.Values | None = None
+    if c is bias is epilogue is args is None and type(alpha) is type(beta) is int and alpha == 1 and beta == 0:
+        found = hot.found_by(a, b, out, more)
+    else:
+        said = hot.found_after(c, alpha, beta, bias, epilogue, args)
+        found = None
+        if said is not None:
+            values = said[1]
+            found = hot.found_by(a, b, out, (more, said[0]))
     if found is not None:
         known = hot.look_up(found[0])
         if known is not None:
-            return known.run(a, b, out, found, stream)
-    result, ready = _run(request_of(a, b, out, out_dtype, options), out, stream)
+            result = known.run(a, out, found, stream, values)
+            if result is not hot.MISSED:
+                return result
+    after = after_of(c, alpha, beta, bias, epilogue, args)
+    request = request_of(a, b, out, out_dtype, options, after)
+    result, ready = run(request, out, stream)
     if found is not None:
-        hot.remember(found, a, result, ready)
+        hot.remember(found, request, result, ready)
     return result
 
 
@@ -101,10 +122,14 @@ class Matmul:
         sms: int | None = None,
         backend: str = "auto",
     ) -> None:
-        _only_plain(c, alpha, beta, bias, epilogue, args)
         options = Options(plan, sms, deterministic, batch_invariant, backend)
-        self._request: Request | None = request_of(a, b, out, out_dtype, options)
+        self._given: dict[str, Any] = {
+            "c": c, "alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "args": args
+        }  # fmt: skip
+        after = after_of(**self._given)
+        self._request: Request | None = request_of(a, b, out, out_dtype, options, after)
         self._a, self._b, self._out, self._stream = a, b, out, stream
+        self._plain = after is None
         self._more = (out_dtype, options)
         self._ready: Ready | None = None
         self._known: hot.Known | None = None
@@ -113,56 +138,42 @@ class Matmul:
 
     def plan(self) -> Plan | None:
         """Choose and compile, if that was not done. Returns the plan; None where the result has no elements."""
-        ready = self._made_ready()
-        return None if ready.choice is None else ready.choice.plan
+        if self._ready is None:
+            self._ready = made_ready(self._open())
+        return None if self._ready.choice is None else self._ready.choice.plan
 
-    def execute(self, a: Any = None, b: Any = None, *, out: Any = None, stream: Any = None) -> Any:
-        """Queue the product and return the result: of the arrays given at the start where none are given here.
+    def execute(self, a: Any = None, b: Any = None, *, out: Any = None, stream: Any = None, **changed: Any) -> Any:
+        """Queue the call and return the result: of the arrays given at the start where none are given here.
 
-        Others must be alike in kind, device, shape, strides, element type and alignment to 16 bytes. Without an
+        Others must be alike in kind, device, shape, strides, element type and alignment to 16 bytes. ``changed`` may
+        have other ``c``, ``bias``, ``args``, ``alpha`` and ``beta``, which must decide for the same kernel. Without an
         ``out``, here or at the start, each call makes a new result. Raises ``UsageError``.
         """
         known, found = self._known, self._found
-        if known is not None:
+        if known is not None and not changed:
             same = a is None and b is None and out is None
             a, b = self._a if a is None else a, self._b if b is None else b
             out = self._out if out is None else out
             if not same or found is None or found[1:] != (a.data_ptr(), b.data_ptr(), out.data_ptr()):
                 found = hot.found_by(a, b, out, self._more)
             if found is not None and found[0] in self._keys:
-                return known.run(a, b, out, found, self._stream if stream is None else stream)
-        request = self._open()
-        given = self._out if out is None else out
-        new = Request(
-            request.a if a is None else _alike(view(a, "a"), request.a, "a"),
-            request.b if b is None else _alike(view(b, "b"), request.b, "b"),
-            request.out if out is None else _alike(view(out, "out"), request.out or tight(request), "out"),
-            request.shape,
-            request.out_dtype,
-            request.options,
-        )
-        result, self._ready = _run(new, given, self._stream if stream is None else stream)
+                result = known.run(a, out, found, self._stream if stream is None else stream, None)
+                if result is not hot.MISSED:
+                    return result
+        new, given = self._with(a, b, out, changed), self._out if out is None else out
+        result, self._ready = run(new, given, self._stream if stream is None else stream)
         self._remember(result)
         return result
 
-    def _remember(self, result: Any) -> None:
-        """From the next call on tensors go the short way: with and without an ``out`` of this geometry."""
-        found = hot.found_by(self._a, self._b, self._out, self._more)
-        if found is None or self._ready is None or self._known is not None:
-            return
-        self._known = hot.remember(found, self._a, result, self._ready)
-        other = hot.found_by(self._a, self._b, result, self._more)
-        self._keys = (found[0],) if other is None else (found[0], other[0])
-        self._found = found if self._out is not None else None
-
     def explain(self) -> Explanation:
         """What was chosen, or would be."""
-        return _explained(self._open())
+        return explained(self._open())
 
     def close(self) -> None:
         """Let go of the arrays. What was queued runs; ``execute`` raises ``UsageError`` from then on."""
         self._request = self._ready = self._known = self._found = None
         self._a = self._b = self._out = None
+        self._given = {}
 
     def __enter__(self) -> Self:
         return self
@@ -175,86 +186,46 @@ class Matmul:
             raise UsageError("this Matmul was closed; make another")
         return self._request
 
-    def _made_ready(self) -> Ready:
-        request = self._open()
-        if self._ready is None:
-            at = place_of(request)
-            a, b, out = _seen_there(request, at)
-            self._ready = ready_for(at, a, b, out, request)
-        return self._ready
-
-
-def _run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
-    """Queue a request; the result, and what ran."""
-    at = place_of(request)
-    if request.a.device == HOST and at.backend.name == "cuda":
-        return _run_staged(request, at, out)
-    a, b = request.a, request.b
-    on = 0 if at.backend.name != "cuda" else stream_of(stream, request.arrays)
-    made = None
-    if request.out is None:
-        made = empty(a, request.shape, request.out_dtype)
-        seen = view(made, "out")
-    else:
-        seen = request.out
-        require_apart(seen, a, "a")
-        require_apart(seen, b, "b")
-    ready = ready_for(at, a, b, seen, request)
-    ready(a.pointer, b.pointer, seen.pointer, on)
-    if made is not None and stream is not None and at.backend.name == "cuda":
-        used_on(made, a, on)
-    return (out if made is None else made), ready
-
-
-def _run_staged(request: Request, at: Place, out: Any) -> tuple[Any, Ready]:
-    """NumPy's arrays on a GPU."""
-    backend: Any = at.backend
-    if request.out is not None:
-        require_apart(request.out, request.a, "a")
-        require_apart(request.out, request.b, "b")
-    a, b = staging.copied(backend, request.a), staging.copied(backend, request.b)
-    seen = staging.room(backend, request.shape, request.out_dtype)
-    ready = ready_for(at, a, b, seen, request)
-    ready(a.pointer, b.pointer, seen.pointer, int(backend.stream.handle))
-    result = staging.brought_back(backend, seen)
-    if out is None:
-        return result, ready
-    out[...] = result
-    return out, ready
-
-
-def _seen_there(request: Request, at: Place) -> tuple[Array, Array, Array]:
-    """The arrays of a request as a kernel sees them, for choosing: a result that is still to be made is in C order."""
-    a, b, out = request.a, request.b, request.out
-    if a.device == HOST and at.backend.name == "cuda":
-        backend: Any = at.backend
-        return (
-            staging.copied(backend, a),
-            staging.copied(backend, b),
-            staging.room(backend, request.shape, request.out_dtype),
+    def _with(self, a: Any, b: Any, out: Any, changed: dict[str, Any]) -> Request:
+        """The request with other arrays. Raises ``UsageError`` for those that are not alike."""
+        first = self._open()
+        outs, after = first.outs, first.after
+        if out is not None:
+            given = tuple(out) if isinstance(out, tuple | list) else (out,)
+            likes = first.outs or tight(first, result_dtypes(first))
+            if len(given) != len(likes):
+                raise UsageError(f"out has {len(given)} arrays; this Matmul has {len(likes)} results")
+            outs = tuple(_alike(view(x, "out"), y, "out") for x, y in zip(given, likes, strict=True))
+        if changed:
+            for name in changed:
+                if name not in self._given or name == "epilogue":
+                    raise UsageError(f"{name} cannot be changed; c, alpha, beta, bias and args can")
+            after = after_of(**{**self._given, **changed})
+            if (None if after is None else after.key) != (None if first.after is None else first.after.key):
+                raise UsageError(
+                    f"{', '.join(changed)} asks for another kernel: shapes, strides and types must stay, and numbers "
+                    "that are 0 or 1"
+                )
+        return Request(
+            first.a if a is None else _alike(view(a, "a"), first.a, "a"),
+            first.b if b is None else _alike(view(b, "b"), first.b, "b"),
+            outs,
+            first.shape,
+            first.out_dtypes,
+            first.options,
+            after,
         )
-    return a, b, out or tight(request)
 
-
-def tight(request: Request) -> Array:
-    """The result that a request without ``out`` gets, before it has memory."""
-    strides, step = [], 1
-    for length in reversed(request.shape):
-        strides.append(step)
-        step *= max(length, 1)
-    return Array(0, request.shape, tuple(reversed(strides)), request.out_dtype, request.a.device, request.a.kind, None)
-
-
-def _explained(request: Request) -> Explanation:
-    from tilewright.library.choose import choose
-
-    question = question_of(request.a, request.b, request.out or tight(request), request)
-    p = question.product
-    choice = choose(question, request.options.plan) if p.m and p.n and 0 not in p.batch else None
-    emulated = request.options.backend == "emulator"
-    where = "the emulator" if emulated else place(max(request.a.device, 0))
-    workspace = 0 if choice is None else choice.plan.workspace_bytes(choice.problem)
-    return explanation(request, p, choice, where, workspace)
+    def _remember(self, result: Any) -> None:
+        """From the next call on tensors go the short way: with and without an ``out`` of this geometry."""
+        request = self._request
+        found = hot.found_by(self._a, self._b, self._out, self._more)
+        if found is None or request is None or self._ready is None or self._known is not None or not self._plain:
+            return
+        self._known = hot.remember(found, request, result, self._ready)
+        other = hot.found_by(self._a, self._b, result, self._more)
+        self._keys = (found[0],) if other is None else (found[0], other[0])
+        self._found = found if self._out is not None else None
 
 
 def _alike(new: Array, first: Array, name: str) -> Array:
@@ -268,14 +239,3 @@ def _alike(new: Array, first: Array, name: str) -> Array:
             "of 16"
         )
     return new
-
-
-def _only_plain(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any) -> None:
-    if c is None and bias is None and epilogue is None and args is None and alpha == 1 and beta == 0:
-        return
-    for name, value, plain in (
-        ("c", c, None), ("alpha", alpha, 1), ("beta", beta, 0), ("bias", bias, None), ("epilogue", epilogue, None),
-        ("args", args, None),
-    ):  # fmt: skip
-        if value is not plain and not (plain is not None and value == plain):
-            raise UsageError(f"{name} is given, which no kernel takes yet; leave it out")

@@ -139,7 +139,7 @@ def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -
             packs, after = _packed(question, lines, [*must, *more], machine)
             problem = problem_of(question, after)
             planning = planned(problem=problem, sms=question.sms)
-            runs = candidates(planning)
+            runs = [each for each in candidates(planning) if _applies(question, each.plan)]
             if runs:
                 cost = sum(each.us for each in packs)
                 yield Choice(
@@ -153,6 +153,11 @@ def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -
                     (runs[1].label, _us(runs[1]) + cost) if len(runs) > 1 else None,
                     planning,
                 )
+
+
+def _applies(question: Question, plan: Plan | None) -> bool:
+    """Whether a kernel does what follows the product, too."""
+    return plan is not None and (question.epilogue == PLAIN or plan.has_epilogue)
 
 
 def candidates(planning: Planning) -> list[Candidate]:
@@ -193,6 +198,8 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
     """A plan that the caller brings: operands are packed where it does not take them."""
     if not isinstance(plan, Plan):
         raise UsageError(f"plan is a {type(plan).__name__}; it must be a Plan, such as tilewright.plan(...).pick.plan")
+    if not _applies(question, plan):
+        raise UsageError(f"plan is of {plan.of}, which applies no alpha, beta, bias or epilogue; another plan can")
     needed = needs(plan)
     names = [
         name
@@ -221,7 +228,7 @@ def _tuned(question: Question, lines: Mapping[str, Lines], machine: Machine) -> 
         plan = None if question.product.batch else winner(problem, epilogue=question.epilogue, alignment=letters)
     except UnavailableError:
         return None
-    if plan is None or not needs(plan) <= set(letters):
+    if plan is None or not needs(plan) <= set(letters) or not _applies(question, plan):
         return None
     us, label = _us(priced(plan, problem, machine)), priced(plan, problem, machine).label
     return Choice(plan, "tuned", problem, lines, (), us, label, None, None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.library.arrays import place
 from tilewright.library.choose import Choice, needs
+from tilewright.library.fused import Fused
 from tilewright.library.request import Request
 from tilewright.library.shapes import Product
 from tilewright.planner.reasons import reasons
@@ -91,10 +92,12 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explanation(request: Request, product: Product, choice: Choice | None, where: str, workspace: int) -> Explanation:
-    """That of a request whose kernel is chosen; ``where`` says what it runs on."""
+def explanation(
+    request: Request, product: Product, choice: Choice | None, where: str, after: Fused | None
+) -> Explanation:
+    """That of a request whose kernel is chosen; ``where`` says what it runs on, ``after`` what it does beside."""
     a, b = request.a, request.b
-    call = f"a {a.shape} {a.dtype} @ b {b.shape} {b.dtype} = out {request.shape} {request.out_dtype}"
+    call = f"a {a.shape} {a.dtype} @ b {b.shape} {b.dtype} = out {request.shape} {request.out_dtypes[0]}"
     sizes = (product.m, product.n, product.k, product.batch, product.swapped)
     if choice is None:
         return Explanation(call, where, *sizes, None, None, None, None, (), (), (), None, (), None, 0)
@@ -114,15 +117,15 @@ def explanation(request: Request, product: Product, choice: Choice | None, where
         choice.source,
         tuple(why),
         found,
-        _path(product, choice),
+        _path(product, choice, after),
         choice.us,
         (*_staged(request, where), *packs),
         choice.runner_up,
-        workspace,
+        choice.plan.workspace_bytes(choice.problem),
     )
 
 
-def _path(product: Product, choice: Choice) -> tuple[str, ...]:
+def _path(product: Product, choice: Choice, after: Fused | None) -> tuple[str, ...]:
     by_tma = [box.operand.upper() for box in choice.plan.tensor_boxes]
     wide = sorted(name.upper() for name in needs(choice.plan) if name.upper() not in by_tma)
     path = [f"{', '.join(by_tma)} by TMA"] if by_tma else []
@@ -133,6 +136,8 @@ def _path(product: Product, choice: Choice) -> tuple[str, ...]:
             path.append(f"{name.upper()} element by element{': ' + lines.why if lines.why else ''}")
     path += [f"{name.upper()} from a packed copy" for name in sorted(packed)]
     path += ["out is column-major: its transpose is computed"] if product.swapped else []
+    if after is not None:
+        path.append(f"in the same kernel: {', '.join(after.members) or 'an epilogue without arguments'}")
     return tuple(path)
 
 
@@ -146,7 +151,9 @@ def _staged(request: Request, where: str) -> tuple[Copied, ...]:
     size = 1
     for length in request.shape:
         size *= length
-    found.append(Copied("out", "NumPy's memory is the host's: back from the GPU", size * request.out_dtype.itemsize))
+    found.append(
+        Copied("out", "NumPy's memory is the host's: back from the GPU", size * request.out_dtypes[0].itemsize)
+    )
     return tuple(found)
 
 

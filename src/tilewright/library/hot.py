@@ -1,7 +1,8 @@
 """The short way for PyTorch's tensors: one look-up by what decides the launches, then the addresses and the stream.
 
 What costs time here is every attribute of a tensor, and every object that is made; so nothing is made but a key. All
-that is unusual (autograd, negated views, sparse tensors, a geometry seen for the first time) goes the long way.
+that is unusual (autograd, negated views, sparse tensors, several results, a geometry seen for the first time, arrays
+whose memory meets) goes the long way.
 """
 
 from __future__ import annotations
@@ -11,15 +12,21 @@ from collections import OrderedDict
 from typing import Any
 
 from tilewright.backends.cuda_arguments import stream_handle
+from tilewright.epilogue.compose import name_of
 from tilewright.library.arrays import HOST, view
+from tilewright.library.fused import bits
 from tilewright.library.ready import Ready
-from tilewright.library.request import require_apart
-from tilewright.library.results import used_on
+from tilewright.library.request import Request
+from tilewright.library.results import torch_stream, used_on
 
 MOST_KNOWN = 4096
+MISSED: Any = object()
+"""What ``Known.run`` returns where it does not."""
 
 Found = tuple[Any, int, int, int]
 """A key, and the addresses of a, b and out, 0 without an ``out``."""
+Values = dict[str, int]
+"""What an epilogue is handed in, by the names of its members."""
 
 
 class _Torch:
@@ -28,45 +35,55 @@ class _Torch:
     types: tuple[Any, ...] = ()
     grad_enabled: Any = None
     raw_stream: Any = None
+    empty: Any = None
 
 
 class Known:
-    """A geometry that was seen before: its launches, and what its result is made of."""
+    """A geometry that was seen before: its launches, what its result is made of, and how far its arrays reach."""
 
-    __slots__ = ("device", "dtype", "index", "near", "ready", "shape")
+    __slots__ = ("device", "dtype", "index", "members", "more_near", "near", "ready", "shape")
 
-    def __init__(self, ready: Ready, shape: tuple[int, ...], dtype: Any, device: Any) -> None:
-        self.ready, self.shape, self.dtype, self.device = ready, shape, dtype, device
-        self.index: int = device.index
-        (a, b, out) = ready.near
-        self.near = (*a, *b, *out)
+    def __init__(self, ready: Ready, result: Any, request: Request) -> None:
+        self.ready, self.members = ready, ready.members
+        self.shape, self.dtype, self.device = result.shape, result.dtype, result.device
+        self.index: int = result.device.index
+        self.near = tuple(end for ends in ready.near for end in ends)
+        arrays = () if request.after is None else request.after.arrays
+        self.more_near = {
+            name: (each.extent[0] - each.pointer, each.extent[1] - each.pointer)
+            for name, each in arrays
+            if name in ready.members
+        }
 
-    def run(self, a: Any, b: Any, out: Any, found: Found, stream: Any) -> Any:
-        """Queue the product of tensors whose key this was found by, and return the result."""
+    def run(self, a: Any, out: Any, found: Found, stream: Any, values: Values | None) -> Any:
+        """Queue the call whose key this was found by, and return the result; ``MISSED`` where memory may overlap."""
         _, at_a, at_b, at_out = found
         made = out is None
         if made:
-            out = _empty(self.shape, dtype=self.dtype, device=self.device)
+            out = _Torch.empty(self.shape, dtype=self.dtype, device=self.device)
             at_out = out.data_ptr()
         else:
             a_low, a_high, b_low, b_high, low, high = self.near
             low, high = at_out + low, at_out + high
             if (low < at_a + a_high and at_a + a_low < high) or (low < at_b + b_high and at_b + b_low < high):
-                seen = view(out, "out")
-                require_apart(seen, view(a, "a"), "a")
-                require_apart(seen, view(b, "b"), "b")
+                return MISSED
+            for name, (first, last) in self.more_near.items():
+                if low < values[name] + last and values[name] + first < high:  # type: ignore[index]
+                    return MISSED
         if stream is None:
             on = _Torch.raw_stream(self.index)
         else:
             on = stream if type(stream) is int else stream_handle(stream)
             if made:
                 used_on(out, view(a, "a"), on)
-        self.ready(at_a, at_b, at_out, on)
+        if values is None:
+            self.ready(at_a, at_b, at_out, on)
+        else:
+            self.ready(at_a, at_b, at_out, on, tuple([values[name] for name in self.members]))
         return out
 
 
 _known: OrderedDict[Any, Known] = OrderedDict()
-_empty: Any = None
 
 
 def found_by(a: Any, b: Any, out: Any, more: Any) -> Found | None:
@@ -91,16 +108,45 @@ def found_by(a: Any, b: Any, out: Any, more: Any) -> Found | None:
     return key, at_a, at_b, at_out
 
 
+def found_after(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any) -> tuple[Any, Values] | None:
+    """The part of a key that says what follows the product, and the values of that; None goes the long way."""
+    if not _Torch.types or type(alpha) not in _NUMBERS or type(beta) not in _NUMBERS:
+        return None
+    key: list[Any] = [epilogue, alpha == 1, beta == 0, beta == 1]
+    values = {"alpha": bits(alpha), "beta": bits(beta)}
+    arrays = [("c", c), ("bias", bias)]
+    if args is not None:
+        try:
+            arrays += [(name_of(name), args[name]) for name in sorted(args)]
+        except (TypeError, AttributeError):  # no mapping of names; the long way says so
+            return None
+    for name, value in arrays:
+        if type(value) in _Torch.types:
+            if value.requires_grad and _Torch.grad_enabled():
+                return None
+            key.append((name, value.shape, value.stride(), value.dtype, value.get_device(), value.is_neg()))
+            values[name] = value.data_ptr()
+        elif type(value) in _NUMBERS:
+            key.append(name)
+            values[name] = bits(value)
+        elif value is not None or name.startswith("arg_"):
+            return None
+    return tuple(key), values
+
+
+_NUMBERS = (int, float)
+
+
 def look_up(key: Any) -> Known | None:
     """What is known of a key."""
     return _known.get(key)
 
 
-def remember(found: Found, a: Any, result: Any, ready: Ready) -> Known | None:
-    """Keep what the long way made of a key, for tensors on a GPU."""
-    if view(a).device == HOST:
+def remember(found: Found, request: Request, result: Any, ready: Ready) -> Known | None:
+    """Keep what the long way made of a key, for one result on a GPU."""
+    if request.a.device == HOST or type(result) not in _Torch.types:
         return None
-    known = _known[found[0]] = Known(ready, tuple(result.shape), result.dtype, result.device)
+    known = _known[found[0]] = Known(ready, result, request)
     while len(_known) > MOST_KNOWN:
         _known.popitem(last=False)
     return known
@@ -116,11 +162,8 @@ def _is_torch(array: Any) -> bool:
     torch = sys.modules.get("torch")
     if _Torch.types or torch is None or not hasattr(torch, "Tensor"):
         return False
-    global _empty
-    from tilewright.library.results import torch_stream
-
     _Torch.grad_enabled = torch.is_grad_enabled
     _Torch.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", torch_stream)
-    _empty = torch.empty
+    _Torch.empty = torch.empty
     _Torch.types = (torch.Tensor, torch.nn.Parameter)
     return type(array) in _Torch.types

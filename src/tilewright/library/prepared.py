@@ -11,18 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.backends.base import Backend, Matrix, TensorMap
+from tilewright.backends.base import Backend, Matrix, Packed, TensorMap
 from tilewright.backends.cuda_prepared import PreparedLaunch, moved
 from tilewright.dtypes import FP32, DType
 from tilewright.errors import UsageError
 from tilewright.library.choose import Choice, Question
+from tilewright.library.fused import Fused
 from tilewright.library.layouts import Lines
 from tilewright.library.shapes import View
 from tilewright.library.workspaces import Workspaces, outside_capture
 from tilewright.run import Launch, Operands, prepare
 from tilewright.selection import kernel_of
 
-A, B, C, WORKSPACE = range(4)
+A, B, C, WORKSPACE, MORE = range(5)
 RANGE = 44  # bits of an address that are the offset within a role
 PLACE_BYTES = 256  # what is put into a workspace starts on a multiple
 
@@ -63,7 +64,9 @@ class Prepared:
                 start(pointers, stream)
 
 
-def make_ready(backend: Backend, question: Question, choice: Choice, workspaces: Workspaces) -> Prepared:
+def make_ready(
+    backend: Backend, question: Question, choice: Choice, workspaces: Workspaces, after: Fused | None = None
+) -> Prepared:
     """Compile and bind. Raises ``CompileError`` or ``UnavailableError`` where that cannot be."""
     p = question.product
     if p.batch:
@@ -84,8 +87,9 @@ def make_ready(backend: Backend, question: Question, choice: Choice, workspaces:
             choice.plan,
             Operands(matrices["a"], matrices["b"], matrices["c"]),
             workspace=memory if needed else None,
+            epilogue=None if after is None else after.bound,
         )
-        starters = (starter(backend, launch, question.offsets),)
+        starters = (starter(backend, launch, question.offsets, () if after is None else after.fields),)
     return Prepared(choice, starters, needed, workspaces)
 
 
@@ -94,9 +98,15 @@ def _matrix(pointer: int, view: View, dtype: DType, lines: Lines) -> Matrix:
     return Matrix(pointer, view.rows, view.cols, lines.ld, dtype, None, lines.layout)
 
 
-def starter(backend: Backend, launch: Launch, offsets: Sequence[int]) -> Starter:
-    """A launch that was bound to stand-ins, to be started for given addresses."""
+def starter(
+    backend: Backend, launch: Launch, offsets: Sequence[int], members: Sequence[tuple[int, int]] = ()
+) -> Starter:
+    """A launch that was bound to stand-ins, to be started for given addresses.
+
+    ``members`` are ``(byte, role)`` in its last argument, the epilogue's.
+    """
     slots = slots_of(launch.args, offsets)
+    fields = [(len(launch.args) - 1, byte, role, 0) for byte, role in members]
     if backend.name == "cuda":
         return PreparedLaunch(
             backend,
@@ -108,8 +118,9 @@ def starter(backend: Backend, launch: Launch, offsets: Sequence[int]) -> Starter
             cluster=launch.cluster,
             dependent=launch.dependent,
             slots=slots,
+            fields=fields,
         )
-    return HostLaunch(backend, launch, slots)
+    return HostLaunch(backend, launch, slots, fields)
 
 
 def slots_of(args: Sequence[Any], offsets: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -127,14 +138,24 @@ def slots_of(args: Sequence[Any], offsets: Sequence[int]) -> list[tuple[int, int
 class HostLaunch:
     """The emulator's side of ``PreparedLaunch``: one launch at a time."""
 
-    def __init__(self, backend: Backend, launch: Launch, slots: Sequence[tuple[int, int, int]]) -> None:
-        self._backend, self._launch, self._slots = backend, launch, slots
+    def __init__(
+        self,
+        backend: Backend,
+        launch: Launch,
+        slots: Sequence[tuple[int, int, int]],
+        fields: Sequence[tuple[int, int, int, int]],
+    ) -> None:
+        self._backend, self._launch, self._slots, self._fields = backend, launch, slots, fields
 
     def __call__(self, pointers: tuple[int, ...], stream: int) -> None:
         """Run it with the arguments where ``pointers`` says. Raises ``EmulatorFault``."""
         args = list(self._launch.args)
         for number, role, offset in self._slots:
             args[number] = moved(args[number], pointers[role] + offset)
+        for number, byte, role, offset in self._fields:
+            data = bytearray(args[number].data)
+            data[byte : byte + 8] = (pointers[role] + offset).to_bytes(8, "little")
+            args[number] = Packed(bytes(data))
         launch = self._launch
         with _one_at_a_time:
             self._backend.launch(

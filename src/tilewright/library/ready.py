@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from tilewright.backends.base import Backend
 from tilewright.errors import UnavailableError, UsageError
+from tilewright.library.arrange import Arranged, arranged
 from tilewright.library.arrays import HOST, Array, place
-from tilewright.library.choose import Choice, Question, choose, operand_lines
+from tilewright.library.choose import Choice, choose
 from tilewright.library.prepared import Prepared, make_ready
 from tilewright.library.request import Request
-from tilewright.library.shapes import Product, product
 from tilewright.library.workspaces import Workspaces
 
 MOST_READY = 4096
@@ -70,63 +72,55 @@ def _opened(number: int) -> Place:
 
 
 class Ready:
-    """The launches for one geometry. Called with the addresses of a, b and out, and a stream's handle.
+    """The launches for one geometry.
 
-    ``near`` is what has to be known of addresses before each call: the bytes that a, b and out reach to.
+    ``near`` is what has to be known of addresses before each call: the bytes that a, b and the results reach to.
+    ``members`` names what an epilogue takes beside them, in the order in which a call hands it in.
     """
 
-    __slots__ = ("choice", "near", "product", "start", "swapped")
+    __slots__ = ("choice", "members", "near", "start", "swapped")
 
-    def __init__(self, product: Product, choice: Choice | None, prepared: Prepared | None, near: Any) -> None:
-        self.product, self.choice, self.near = product, choice, near
-        self.swapped = product.swapped
+    def __init__(self, arranged: Arranged, choice: Choice | None, prepared: Prepared | None, near: Any) -> None:
+        self.choice, self.near = choice, near
+        self.swapped = arranged.question.product.swapped
         self.start = None if prepared is None else prepared.alone or prepared
+        self.members: tuple[str, ...] = () if arranged.after is None else arranged.after.members
 
-    def __call__(self, a: int, b: int, out: int, stream: int) -> None:
-        """Queue it; nothing where the result has no elements."""
+    def __call__(self, a: int, b: int, out: int, stream: int, more: tuple[int, ...] = ()) -> None:
+        """Queue it for arrays at these addresses on the stream of that handle; nothing where there are no elements."""
         start = self.start
         if start is not None:
-            start((b, a, out, 0) if self.swapped else (a, b, out, 0), stream)
+            start((b, a, out, 0, *more) if self.swapped else (a, b, out, 0, *more), stream)
 
 
-def ready_for(at: Place, a: Array, b: Array, out: Array, request: Request) -> Ready:
+def ready_for(at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request) -> Ready:
     """The launches for arrays of this geometry at a place, made at the first call for it."""
-    key = (
-        at, a.shape, a.strides, b.shape, b.strides, out.shape, out.strides, a.dtype.name, out.dtype.name,
-        a.pointer % 16, b.pointer % 16, out.pointer % 16, request.options.plan, request.options.sms,
+    key: Any = (
+        at, a.dtype.name, request.options.plan, request.options.sms,
+        tuple((x.shape, x.strides, x.pointer % 16, x.dtype.name) for x in (a, b, *outs)),
+        None if request.after is None else request.after.key,
     )  # fmt: skip
     found = _ready.get(key)
     if found is None:
         with _lock:  # one compile a key, whoever asks
             found = _ready.get(key)
             if found is None:
-                found = _made(at, a, b, out, request)
-                _ready[key] = found
+                found = _ready[key] = _made(at, a, b, outs, request)
                 while len(_ready) > MOST_READY:
                     _ready.popitem(last=False)
+    else:
+        with suppress(KeyError):  # another thread has just let go of it
+            _ready.move_to_end(key)
     return found
 
 
-def question_of(a: Array, b: Array, out: Array, request: Request) -> Question:
-    """What is to be chosen for; of a column-major result the transposed product."""
-    p = product((a.shape, a.strides), (b.shape, b.strides), (out.shape, out.strides))
-    offsets = (a.pointer % 16, b.pointer % 16, out.pointer % 16)
-    question = Question(p, a.dtype, out.dtype, offsets, request.options.sms)
-    if not (p.m and p.n) or 0 in p.batch:
-        return question
-    if operand_lines(question)["c"].layout == "column":
-        question = Question(p.transposed, a.dtype, out.dtype, (offsets[1], offsets[0], offsets[2]), request.options.sms)
-    return question
-
-
-def _made(at: Place, a: Array, b: Array, out: Array, request: Request) -> Ready:
-    question = question_of(a, b, out, request)
-    p = question.product
-    near = tuple((x.extent[0] - x.pointer, x.extent[1] - x.pointer) for x in (a, b, out))
-    if not (p.m and p.n) or 0 in p.batch:
-        return Ready(p, None, None, near)
-    choice = choose(question, request.options.plan)
-    return Ready(p, choice, make_ready(at.backend, question, choice, at.workspaces), near)
+def _made(at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request) -> Ready:
+    laid = arranged(request, a, b, outs)
+    near = tuple((x.extent[0] - x.pointer, x.extent[1] - x.pointer) for x in (a, b, outs[0]))
+    if laid.empty:
+        return Ready(laid, None, None, near)
+    choice = choose(laid.question, request.options.plan)
+    return Ready(laid, choice, make_ready(at.backend, laid.question, choice, at.workspaces, laid.after), near)
 
 
 def forget() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.library.arrays import Array, lies_as, overlap, require_alike, view
+from tilewright.library.fused import After
 from tilewright.library.shapes import result_shape
 from tilewright.library.support import out_dtype_of, sentence
 from tilewright.plan_base import Plan
@@ -26,64 +28,87 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A call. ``shape`` and ``out_dtype`` are the result's; ``out`` is the caller's array for it, if any."""
+    """A call. ``shape`` is the result's; ``outs`` are the caller's arrays for the results, if any.
+
+    ``out_dtypes`` has the type of the first result, and of those after it as far as the caller says.
+    """
 
     a: Array
     b: Array
-    out: Array | None
+    outs: tuple[Array, ...]
     shape: tuple[int, ...]
-    out_dtype: DType
+    out_dtypes: tuple[DType, ...]
     options: Options
+    after: After | None = None
 
     @property
     def arrays(self) -> tuple[Array, ...]:
         """All of them."""
-        return (self.a, self.b) if self.out is None else (self.a, self.b, self.out)
+        more = () if self.after is None else tuple(array for _, array in self.after.arrays)
+        return (self.a, self.b, *self.outs, *more)
 
 
-def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options) -> Request:
+def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options, after: After | None = None) -> Request:
     """Look at the arrays of a call. Raises ``UsageError`` for the first thing that does not fit."""
     seen_a, seen_b = view(a, "a"), view(b, "b")
     if seen_a.dtype is not seen_b.dtype:
         raise UsageError(f"a is {seen_a.dtype} and b is {seen_b.dtype}; {sentence()}")
     shape = result_shape(seen_a.shape, seen_b.shape)
-    seen_out = None if out is None else view(out, "out")
-    named = [("a", seen_a), ("b", seen_b)]
-    if seen_out is not None:
-        named.append(("out", seen_out))
-        _require_out(seen_out, shape, out_dtype)
-    require_alike(named)
-    kind = seen_a.dtype if out_dtype is None else out_dtype_of(out_dtype)
-    if seen_out is not None:
-        kind = seen_out.dtype
+    given = () if out is None else tuple(out) if isinstance(out, tuple | list) else (out,)
+    outs = tuple(view(each, name) for name, each in zip(_names(len(given)), given, strict=True))
+    said = tuple(out_dtype) if isinstance(out_dtype, tuple | list) else () if out_dtype is None else (out_dtype,)
+    dtypes = tuple(out_dtype_of(each) for each in said)
+    for number, each in enumerate(outs):
+        _require_out(each, _names(len(outs))[number], shape, dtypes[number] if number < len(dtypes) else None)
+    named = [("a", seen_a), ("b", seen_b), *zip(_names(len(outs)), outs, strict=True)]
+    require_alike([*named, *(() if after is None else after.arrays)])
     _require_options(options)
-    return Request(seen_a, seen_b, seen_out, shape, kind, options)
+    return Request(
+        seen_a, seen_b, outs, shape, tuple(each.dtype for each in outs) or dtypes or (seen_a.dtype,), options, after
+    )
 
 
-def require_apart(out: Array, read: Array, name: str, *, may_be_same: bool = False) -> None:
-    """Raise ``UsageError`` where the result would be written over what is still read.
+def _names(count: int) -> list[str]:
+    return ["out"] if count == 1 else [f"out[{number}]" for number in range(count)]
 
-    An array that is read at the place that is written, and only there, may be the result itself (``may_be_same``).
+
+def require_apart(outs: Sequence[Array], request: Request) -> None:
+    """Raise ``UsageError`` where a result would be written over what is still read, or over another result.
+
+    An array of the epilogue is read where the results are written, and just before: it may be one of them.
     """
-    if overlap(out, read) and not (may_be_same and lies_as(out, read)):
-        extra = ", or be exactly it" if may_be_same else ""
-        raise UsageError(f"out shares memory with {name}, which is read while out is written: it needs its own{extra}")
+    for number, out in enumerate(outs):
+        name = _names(len(outs))[number]
+        others = [("a", request.a, False), ("b", request.b, False)]
+        if request.after is not None:
+            others += [(said.removeprefix("arg_"), array, True) for said, array in request.after.arrays]
+        others += [(f"out[{other}]", outs[other], False) for other in range(number)]
+        for other, array, may_be_same in others:
+            if overlap(out, array) and not (may_be_same and lies_as(out, array)):
+                extra = ", or be exactly it" if may_be_same else ""
+                raise UsageError(
+                    f"{name} shares memory with {other}, which is used while {name} is written: it needs its own{extra}"
+                )
 
 
-def _require_out(out: Array, shape: tuple[int, ...], out_dtype: Any) -> None:
+def require_outs(request: Request, count: int) -> None:
+    """Raise ``UsageError`` unless there are as many arrays for the results, and types of them, as results."""
+    if request.outs and len(request.outs) != count:
+        raise UsageError(f"out has {len(request.outs)} arrays and the call {count} results: as many are possible")
+
+
+def _require_out(out: Array, name: str, shape: tuple[int, ...], dtype: DType | None) -> None:
     if out.shape != shape:
-        raise UsageError(f"out has shape {out.shape}; the result has shape {shape}")
-    if out_dtype is not None and out_dtype_of(out_dtype) is not out.dtype:
-        raise UsageError(
-            f"out is {out.dtype} and out_dtype is {out_dtype_of(out_dtype)}: give one of them, or the same"
-        )
+        raise UsageError(f"{name} has shape {out.shape}; the result has shape {shape}")
+    if dtype is not None and dtype is not out.dtype:
+        raise UsageError(f"{name} is {out.dtype} and out_dtype is {dtype}: both must be the same")
     if not out.writable:
-        raise UsageError("out is read-only; the result is written to it")
+        raise UsageError(f"{name} is read-only; the result is written to it")
     steps = sorted((abs(s), n) for n, s in zip(out.shape, out.strides, strict=True) if n > 1)
     reach = 0  # beyond the element at hand, of all axes with smaller steps
     for step, length in steps:
         if step <= reach and out.size:
-            raise UsageError(f"out of shape {out.shape} has strides {out.strides}, by which elements share memory")
+            raise UsageError(f"{name} of shape {out.shape} has strides {out.strides}, by which elements share memory")
         reach += step * (length - 1)
 
 

@@ -89,7 +89,8 @@ def batch_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 
 
 def product(a: Axes, b: Axes, c: Axes, more: Sequence[Axes] = ()) -> Product:
-    """The product of arrays whose shapes fit, C's and those of ``more`` broadcast to it.
+    """The product of arrays whose shapes fit. C and ``more`` have the result's shape, ``more`` as a batch of matrices
+    (``as_matrices``) or what broadcasts to it.
 
     Batch dimensions that every array steps over as over one are merged, and those that A or B does not have become
     rows or columns where the others allow it: a batch of inputs times one weight is one product. Raises ``UsageError``
@@ -101,7 +102,7 @@ def product(a: Axes, b: Axes, c: Axes, more: Sequence[Axes] = ()) -> Product:
     b_shape, b_strides = ((*b[0], 1), (*b[1], 0)) if one_col else b
     m, k, n = a_shape[-2], a_shape[-1], b_shape[-1]
     full = (*batch, m, n)
-    outs = [_as_result(each, one_row, one_col, full) for each in (c, *more)]
+    outs = [_broadcast(each, full) for each in (as_matrices(c, len(a[0]), len(b[0])), *more)]
     seen_a = _view(a_shape, a_strides, batch, m, k)
     seen_b = _view(b_shape, b_strides, batch, k, n)
     return _collapsed(Product(m, n, k, batch, seen_a, seen_b, outs[0], tuple(outs[1:])))
@@ -119,14 +120,20 @@ def _view(shape: Sequence[int], strides: Sequence[int], batch: Sequence[int], ro
     )
 
 
-def _as_result(axes: Axes, one_row: bool, one_col: bool, full: Sequence[int]) -> View:
-    """An array of the result's shape, or broadcast to it, with the axes that a vector left out put back."""
+def as_matrices(axes: Axes, a_dimensions: int, b_dimensions: int) -> Axes:
+    """An array of the result's shape with the axes of length 1 that a vector ``a`` or ``b`` leaves out."""
     shape, strides = list(axes[0]), list(axes[1])
-    for missing, at in ((one_col, len(shape)), (one_row, max(len(shape) - (0 if one_col else 1), 0))):
-        if missing:
-            shape.insert(at, 1)
-            strides.insert(at, 0)
-    own, steps = _left(shape, len(full)), _left(strides, len(full), 0)
+    if b_dimensions == 1:
+        shape, strides = [*shape, 1], [*strides, 0]
+    if a_dimensions == 1:
+        at = max(len(shape) - 1, 0)
+        shape, strides = [*shape[:at], 1, *shape[at:]], [*strides[:at], 0, *strides[at:]]
+    return tuple(shape), tuple(strides)
+
+
+def _broadcast(axes: Axes, full: Sequence[int]) -> View:
+    """An array that is broadcast to a batch of matrices."""
+    own, steps = _left(axes[0], len(full)), _left(axes[1], len(full), 0)
     if len(own) != len(full) or any(x not in (1, y) for x, y in zip(own, full, strict=True)):
         raise UsageError(f"an array of shape {axes[0]} cannot be broadcast to the result's {tuple(full)}")
     steps = tuple(0 if n == 1 else s for n, s in zip(own, steps, strict=True))

@@ -10,11 +10,14 @@ import numpy as np
 
 from tilewright.backends.base import Backend, Matrix
 from tilewright.dtypes import DType
-from tilewright.library.arrays import Array
+from tilewright.library.arrays import Array, view
 
 
 def copied(backend: Any, array: Array) -> Array:
     """A copy on the backend's device, of the same shape. What is broadcast along an axis is copied once."""
+    if not array.shape:
+        one = copied(backend, view(array.owner.reshape(1)))
+        return Array(one.pointer, (), (), array.dtype, one.device, "numpy", one.owner)
     host = array.owner
     shared = [n > 1 and s == 0 for n, s in zip(array.shape, array.strides, strict=True)]
     shared[-2:] = [False] * len(shared[-2:])

@@ -1,0 +1,99 @@
+"""From the arrays of a call to the product that a kernel computes, and to the epilogue that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from tilewright.dtypes import DType
+from tilewright.epilogue.code import PLAIN
+from tilewright.epilogue.compose import Described
+from tilewright.library.arrays import Array
+from tilewright.library.choose import Question, operand_lines
+from tilewright.library.fused import After, Fused, described, fused
+from tilewright.library.prepared import MORE, stand_in
+from tilewright.library.request import Request
+from tilewright.library.shapes import as_matrices, product
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """A question for ``choose``; ``after`` is the epilogue, None where the product is stored as it is.
+
+    ``empty``: the result has no elements, and there is nothing to choose.
+    """
+
+    question: Question
+    after: Fused | None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is launched."""
+        p = self.question.product
+        return not (p.m and p.n) or 0 in p.batch
+
+
+def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arranged:
+    """The product of arrays that lie as these do; of a column-major result the transposed one.
+
+    Raises ``UsageError`` where an array of the epilogue does not fit, or the epilogue cannot be traced.
+    """
+    out, after = outs[0], request.after
+    axes, dtypes = {}, {}
+    if after is not None:
+        batched = (*as_matrices((request.shape, (0,) * len(request.shape)), len(a.shape), len(b.shape))[0],)
+        for name, placed in after.placed(a.shape, b.shape, request.shape).items():
+            axes[name] = (batched, (*placed.batch, placed.row, placed.col))
+            dtypes[name] = dict(after.arrays)[name].dtype
+        for number, each in enumerate(outs[1:], 1):
+            axes[f"out{number}"] = as_matrices((each.shape, each.strides), len(a.shape), len(b.shape))
+    p = product((a.shape, a.strides), (b.shape, b.strides), (out.shape, out.strides), list(axes.values()))
+    offsets = (a.pointer % 16, b.pointer % 16, out.pointer % 16)
+    question = Question(p, a.dtype, out.dtype, offsets, request.options.sms)
+    if not (p.m and p.n) or 0 in p.batch:
+        return Arranged(question, None)
+    if operand_lines(question)["c"].layout == "column":
+        p, offsets = p.transposed, (offsets[1], offsets[0], offsets[2])
+        question = replace(question, product=p, offsets=offsets)
+    if after is None:
+        return Arranged(question, None)
+    views = dict(zip(axes, p.more, strict=True))
+    composed = after.composed(described(dtypes, views), [each.dtype for each in outs])
+    if composed.code == PLAIN:
+        return Arranged(question, None)
+    return Arranged(replace(question, epilogue=composed.code.digest), fused(composed, views, MORE, stand_in))
+
+
+def result_dtypes(request: Request) -> tuple[DType, ...]:
+    """The element types of the results: an epilogue may have several. Raises ``UsageError`` as ``arranged``."""
+    if request.after is None:
+        return request.out_dtypes[:1]
+    key = (request.after.key, request.a.shape, request.b.shape, request.out_dtypes)
+    return _result_dtypes(key, _Held(request))
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A request that is no part of a key."""
+
+    request: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=4096)
+def _result_dtypes(key: Any, held: _Held) -> tuple[DType, ...]:
+    request: Request = held.request
+    after: After | None = request.after
+    assert after is not None
+    placed = after.placed(request.a.shape, request.b.shape, request.shape)
+    arrays = dict(after.arrays)
+    seen = {name: Described(arrays[name].dtype, each.along) for name, each in placed.items()}
+    outputs = after.composed(seen, request.out_dtypes).code.outputs
+    return (request.out_dtypes[0], *(each.dtype for each in outputs))

@@ -1,0 +1,112 @@
+"""A request carried out: results made, launches found, everything queued on the right stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.dtypes import DType
+from tilewright.library import staging
+from tilewright.library.arrange import arranged, result_dtypes
+from tilewright.library.arrays import HOST, Array, place, view
+from tilewright.library.choose import choose
+from tilewright.library.explain import Explanation, explanation
+from tilewright.library.fused import After
+from tilewright.library.ready import Place, Ready, place_of, ready_for
+from tilewright.library.request import Request, require_apart, require_outs
+from tilewright.library.results import empty, stream_of, used_on
+
+
+def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
+    """Queue a request; the result, and what ran. ``out`` is what the caller gave, returned where it was given.
+
+    Several results are a tuple.
+    """
+    at = place_of(request)
+    dtypes = result_dtypes(request)
+    require_outs(request, len(dtypes))
+    require_apart(request.outs, request)
+    if request.a.device == HOST and at.backend.name == "cuda":
+        return _run_staged(request, at, out, dtypes)
+    on = 0 if at.backend.name != "cuda" else stream_of(stream, request.arrays)
+    made = [] if request.outs else [empty(request.a, request.shape, dtype) for dtype in dtypes]
+    outs = request.outs or tuple(view(each, "out") for each in made)
+    ready = ready_for(at, request.a, request.b, outs, request)
+    ready(request.a.pointer, request.b.pointer, outs[0].pointer, on, members(ready, request.after, outs))
+    if not made:
+        return out, ready
+    if stream is not None and at.backend.name == "cuda":
+        for each in made:
+            used_on(each, request.a, on)
+    return made[0] if len(made) == 1 else tuple(made), ready
+
+
+def members(ready: Ready, after: After | None, outs: Sequence[Array]) -> tuple[int, ...]:
+    """What the epilogue of a launch is handed in: addresses, and the bits of numbers."""
+    if not ready.members or after is None:
+        return ()
+    held = after.pointers | {f"out{number}": each.pointer for number, each in enumerate(outs)}
+    return tuple(held[name] for name in ready.members)
+
+
+def made_ready(request: Request) -> Ready:
+    """Choose and compile, for results that are still to be made where none are given."""
+    at = place_of(request)
+    dtypes = result_dtypes(request)
+    require_outs(request, len(dtypes))
+    if request.a.device != HOST or at.backend.name != "cuda":
+        return ready_for(at, request.a, request.b, request.outs or tight(request, dtypes), request)
+    there = _copied(request, at)
+    return ready_for(at, there.a, there.b, _rooms(request, at, dtypes), there)
+
+
+def tight(request: Request, dtypes: Sequence[DType]) -> tuple[Array, ...]:
+    """The results that a request without ``out`` gets, before they have memory."""
+    strides, step = [], 1
+    for length in reversed(request.shape):
+        strides.append(step)
+        step *= max(length, 1)
+    made = tuple(reversed(strides))
+    return tuple(Array(0, request.shape, made, each, request.a.device, request.a.kind, None) for each in dtypes)
+
+
+def explained(request: Request) -> Explanation:
+    """What a request would do: nothing is compiled."""
+    dtypes = result_dtypes(request)
+    require_outs(request, len(dtypes))
+    laid = arranged(request, request.a, request.b, request.outs or tight(request, dtypes))
+    choice = None if laid.empty else choose(laid.question, request.options.plan)
+    emulated = request.options.backend == "emulator"
+    where = "the emulator" if emulated else place(max(request.a.device, 0))
+    return explanation(request, laid.question.product, choice, where, laid.after)
+
+
+def _run_staged(request: Request, at: Place, out: Any, dtypes: Sequence[DType]) -> tuple[Any, Ready]:
+    """NumPy's arrays on a GPU."""
+    backend: Any = at.backend
+    there, outs = _copied(request, at), _rooms(request, at, dtypes)
+    ready = ready_for(at, there.a, there.b, outs, there)
+    more = members(ready, there.after, outs)
+    ready(there.a.pointer, there.b.pointer, outs[0].pointer, int(backend.stream.handle), more)
+    results = [staging.brought_back(backend, each) for each in outs]
+    for given, result in zip(request.outs, results, strict=False):
+        given.owner[...] = result
+    if request.outs:
+        return out, ready
+    return results[0] if len(results) == 1 else tuple(results), ready
+
+
+def _copied(request: Request, at: Place) -> Request:
+    """The request with its arrays in the GPU's memory."""
+    backend: Any = at.backend
+    after = request.after
+    if after is not None:
+        after = replace(after, arrays=tuple((name, staging.copied(backend, each)) for name, each in after.arrays))
+    a, b = staging.copied(backend, request.a), staging.copied(backend, request.b)
+    return replace(request, a=a, b=b, outs=(), after=after)
+
+
+def _rooms(request: Request, at: Place, dtypes: Sequence[DType]) -> tuple[Array, ...]:
+    backend: Any = at.backend
+    return tuple(staging.room(backend, request.shape, each) for each in dtypes)

@@ -1,0 +1,146 @@
+"""What follows the product in a call, as kernels take it: ``alpha``, ``beta`` and ``c``, the bias, the epilogue."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.dtypes import DType
+from tilewright.epilogue.code import ArrayValue, BoundEpilogue
+from tilewright.epilogue.compose import NUMBER, Composed, Described, compose, name_of
+from tilewright.epilogue.placement import Placement, Role, along_of, place
+from tilewright.epilogue.symbol import is_number
+from tilewright.errors import UsageError
+from tilewright.library.arrays import Array, view
+from tilewright.library.shapes import Axes, View, as_matrices
+
+SCALAR_BYTES, ARRAY_BYTES = 8, 48  # tw::EpilogueScalar, tw::EpilogueArray
+_ROLES: dict[str, Role] = {"c": "addend", "bias": "bias"}
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What a call asks for after the product. ``arrays`` and ``numbers`` have the names that ``compose`` binds.
+
+    Where ``beta`` is 0, C is not read; its shape is looked at all the same.
+    """
+
+    alpha: float
+    beta: float
+    fn: Callable[..., Any] | None
+    arrays: tuple[tuple[str, Array], ...]
+    numbers: tuple[tuple[str, float], ...]
+
+    @property
+    def pointers(self) -> dict[str, int]:
+        """What each member of ``Args`` holds: an address, or the bits of a number."""
+        found = {"alpha": bits(self.alpha), "beta": bits(self.beta)}
+        found |= {name: bits(value) for name, value in self.numbers}
+        return found | {name: each.pointer for name, each in self.arrays}
+
+    @property
+    def key(self) -> Any:
+        """Everything that decides the kernel, which values of numbers and addresses do not."""
+        arrays = tuple((name, each.shape, each.strides, each.dtype.name) for name, each in self.arrays)
+        kinds = (self.alpha == 1, self.beta == 0, self.beta == 1)
+        return kinds, self.fn, arrays, tuple(name for name, _ in self.numbers)
+
+    def placed(self, a: Sequence[int], b: Sequence[int], shape: Sequence[int]) -> dict[str, Placement]:
+        """How each array lies under the result of operands of these shapes. Raises ``UsageError``."""
+        (*batch, m, n), _ = as_matrices((tuple(shape), (0,) * len(shape)), len(a), len(b))
+        found = {}
+        for name, array in self.arrays:
+            seen: Axes = (array.shape, array.strides)
+            # A vector operand leaves an axis of the result out: so do arrays of the result's dimensions.
+            if len(array.shape) == len(shape) and (len(a) == 1 or len(b) == 1):
+                seen = as_matrices(seen, len(a), len(b))
+            said = name.removeprefix("arg_")
+            found[name] = place(said, *seen, m, n, batch, _ROLES.get(name, "argument"))
+        return found
+
+    def composed(self, described: Mapping[str, Described], out_dtypes: Sequence[DType]) -> Composed:
+        """The epilogue for arrays that lie as described. Raises ``UsageError`` for what cannot be traced."""
+        args = {name: seen for name, seen in described.items() if name.startswith("arg_")}
+        args |= {name: NUMBER for name, _ in self.numbers}
+        return compose(
+            alpha=self.alpha,
+            beta=self.beta,
+            c=described.get("c"),
+            bias=described.get("bias"),
+            fn=self.fn,
+            args={name.removeprefix("arg_"): seen for name, seen in args.items()},
+            out_dtypes=out_dtypes,
+        )
+
+
+def after_of(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any) -> After | None:
+    """What a call says of it; None where the product is all. Raises ``UsageError`` for arguments of the wrong kind."""
+    scale, share = _number("alpha", alpha), _number("beta", beta)
+    if c is None and bias is None and epilogue is None and args is None and scale == 1 and share == 0:
+        return None
+    arrays = {name: view(value, name) for name, value in (("c", c), ("bias", bias)) if value is not None}
+    if args is not None and not isinstance(args, Mapping):
+        raise UsageError(f"args is a {type(args).__name__}; it must map names to arrays and numbers")
+    values = {}
+    for name, value in sorted((args or {}).items()):
+        if is_number(value):
+            values[name_of(name)] = float(value)
+        else:
+            arrays[name_of(name)] = view(value, f"args[{name!r}]")
+    return After(scale, share, epilogue, tuple(arrays.items()), tuple(values.items()))
+
+
+def _number(name: str, value: Any) -> float:
+    if is_number(value) and not isinstance(value, bool):
+        return float(value)
+    raise UsageError(f"{name} is a {type(value).__name__}; it must be a number")
+
+
+def bits(number: float) -> int:
+    """A number as ``tw::EpilogueScalar`` has it: the bits of its fp32, which is infinite beyond that range."""
+    try:
+        return int(_WORD.unpack(_FLOAT.pack(number))[0])
+    except OverflowError:
+        return int(_WORD.unpack(_FLOAT.pack(math.copysign(math.inf, number)))[0])
+
+
+_FLOAT, _WORD = struct.Struct("<f"), struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Fused:
+    """An epilogue bound to the roles of arrays: ``members`` are those of its ``Args``, whose place is their role's.
+
+    ``fields`` has where in ``Args`` each one's address, or number, is.
+    """
+
+    bound: BoundEpilogue
+    members: tuple[str, ...]
+    fields: tuple[tuple[int, int], ...]
+
+
+def fused(composed: Composed, views: Mapping[str, View], first_role: int, stand_in: Callable[[int], int]) -> Fused:
+    """Bind arrays that lie as ``views`` says to stand-ins for their roles, the first of which is ``first_role``."""
+    values: dict[str, float | ArrayValue] = {}
+    fields, at = [], 0
+    for number, spec in enumerate(composed.code.members):
+        role = first_role + number
+        fields.append((at, role))
+        if spec.kind == "scalar":
+            values[spec.name] = 0.0
+            at += SCALAR_BYTES
+        else:
+            seen = views[spec.name]
+            batch = (*(0,) * (3 - len(seen.batch)), *seen.batch)
+            values[spec.name] = ArrayValue(stand_in(role), seen.row, seen.col, batch)  # type: ignore[arg-type]
+            at += ARRAY_BYTES
+    members = tuple(spec.name for spec in composed.code.members)
+    return Fused(BoundEpilogue(composed.code, values), members, tuple(fields))
+
+
+def described(arrays: Mapping[str, DType], views: Mapping[str, View]) -> dict[str, Described]:
+    """What the code depends on of arrays that lie as ``views`` says."""
+    return {name: Described(dtype, along_of(views[name].row, views[name].col)) for name, dtype in arrays.items()}
