@@ -55,7 +55,8 @@ class Simt(Family):
     def refusal(self, problem: Problem) -> str | None:
         """The rung knows its dtypes and its layout."""
         try:
-            plans(problem.dtype, problem.a_layout, problem.b_layout, problem.aligned)
+            found = plans(problem.dtype, problem.a_layout, problem.b_layout, problem.aligned)
+            found[0].storing(problem.out_dtype)
         except UsageError as error:
             return str(error)
         return None
