@@ -6,6 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import tilewright as tw
 from tilewright import nvrtc
 from tilewright.backends.base import Backend
 from tilewright.dtypes import BF16, DTYPES, FP16, FP32
-from tilewright.epilogue.code import PLAIN
+from tilewright.epilogue.code import PLAIN, ArrayValue, BoundEpilogue
 from tilewright.epilogue.compose import MAX_ARRAYS, NUMBER, Described, compose, name_of
 from tilewright.epilogue.functions import NAMES
 from tilewright.epilogue.placement import Along
@@ -238,6 +239,34 @@ def test_alpha_beta_bias_and_a_function_with_two_outputs_within_a_unit_of_the_ou
     assert_within(outputs[0], by_hand, 0)
     for actual, wanted in zip((c, outputs[1], outputs[2]), (expected[0], *expected[2:]), strict=True):
         assert_within(actual, wanted, 0 if backend.name == "emulator" else 1)
+
+
+def test_every_function_within_a_unit_of_a_bf16_output(backend: Backend) -> None:
+    m, n, _ = RUNG5.shape
+    x = np.random.default_rng(6).standard_normal((m, n)).astype(np.float32) * 4
+    x.flat[: len(SPECIAL)] = SPECIAL
+
+    def fn(acc: Any, x: Any) -> Any:
+        return acc, *(function(x) for function in FUNCTIONS.values())
+
+    composed = compose(fn=fn, args={"x": Described(FP32, "full")}, out_dtypes=[BF16])
+    c, outputs, acc = through_rung5(backend, composed, {"arg_x": x})
+    assert_within(c, acc, 0)
+    for actual, expected in zip(outputs, composed.evaluate(acc, {"arg_x": x})[1:], strict=True):
+        assert_within(actual, expected, 0 if backend.name == "emulator" else 1)
+
+
+def test_c_is_read_where_it_is_written(backend: Backend) -> None:
+    operands = RUNG5.operands(backend)
+    m, n, _ = RUNG5.shape
+    before = np.arange(m * n).reshape(m, n).astype(operands.c.dtype.numpy)
+    operands = replace(operands, c=backend.upload(before, operands.c.ld))
+    composed = compose(beta=0.5, c=FULL, out_dtypes=[BF16])
+    value = ArrayValue(operands.c.pointer, operands.c.ld, 1)
+    run(backend, RUNG5.kernel, operands, RUNG5.plan, epilogue=BoundEpilogue(composed.code, {"c": value, "beta": 0.5}))
+    a, b = (backend.download(each).astype(np.float32) for each in (operands.a, operands.b))
+    (expected,) = composed.evaluate(a @ b, {"c": before, "beta": 0.5})
+    assert_within(backend.download(operands.c), expected, 0)
 
 
 def test_beta_zero_reads_no_c_and_alpha_zero_is_a_product_with_zero(backend: Backend) -> None:

@@ -12,6 +12,7 @@ All of it in fp32, each operation rounded by itself, and the results rounded onc
 from __future__ import annotations
 
 import keyword
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import FP32, DType
+from tilewright.epilogue.captured import key_of
 from tilewright.epilogue.code import PLAIN, ArgSpec, EpilogueCode
 from tilewright.epilogue.graph import ACC, CONSTANT, INPUT, Graph, GraphBuilder, Node
 from tilewright.epilogue.operations import OPERATIONS
@@ -65,9 +67,10 @@ class Composed:
         return tuple(np.broadcast_to(y, acc.shape) for y in self.graph.evaluate({**values, ACC: acc}))
 
 
-def name_of(argument: str) -> str:
+def name_of(argument: Any) -> str:
     """What ``args[argument]`` is called in a kernel's text and when it is bound. Raises ``UsageError`` for no name."""
-    if not (argument.isascii() and argument.isidentifier()) or keyword.iskeyword(argument):
+    known = isinstance(argument, str) and argument.isascii() and argument.isidentifier()
+    if not known or keyword.iskeyword(argument):
         raise UsageError(f"args has the name {argument!r}; ASCII names that Python can give an argument are possible")
     return f"arg_{argument}"
 
@@ -84,9 +87,44 @@ def compose(
 ) -> Composed:
     """The epilogue of a call. ``out_dtypes`` has the dtype of C; then those of the other outputs, C's where it ends.
 
-    ``fn(acc, **args)`` is traced. Raises ``UsageError`` for a ``beta`` without ``c``, ``args`` without ``fn``, and what
+    ``fn(acc, **args)`` is traced, but for a function that was with such arguments and has captured the same
+    (``captured.key_of``). Raises ``UsageError`` for a ``beta`` without ``c``, ``args`` without ``fn``, and what
     ``trace.call`` refuses.
     """
+    if beta != 0 and c is None:
+        raise UsageError(f"beta is {beta} and c is None; beta = 0, or an array c that it multiplies, are possible")
+    if args and fn is None:
+        raise UsageError(f"args has {', '.join(sorted(args))} and epilogue is None; args are those of an epilogue")
+    factors = (alpha == 1, 1 if beta == 1 else None if beta else 0)
+    named = tuple(sorted((args or {}).items(), key=lambda item: str(item[0])))
+    captured = key_of(fn)
+    key = (factors, c if beta else None, bias, captured, named, tuple(out_dtypes))
+    found = _known.get(key) if captured is not None else None
+    if found is None:
+        found = _composed(*factors, c, bias, fn, dict(named), out_dtypes)
+        if captured is not None:
+            with _guard:
+                while len(_known) >= _MOST_KNOWN:
+                    _known.pop(next(iter(_known)))
+                _known[key] = found
+    return found
+
+
+_known: dict[Any, Composed] = {}
+_MOST_KNOWN = 256
+_guard = threading.Lock()
+
+
+def _composed(
+    alpha_is_one: bool,
+    beta: int | None,
+    c: Described | None,
+    bias: Described | None,
+    fn: Callable[..., Any] | None,
+    args: Mapping[str, Described],
+    out_dtypes: Sequence[DType],
+) -> Composed:
+    """``compose`` anew. ``beta`` is 0, 1 or, for any other number, None."""
     builder = GraphBuilder()
     given: dict[str, Described] = {}
 
@@ -95,20 +133,15 @@ def compose(
         return Symbol(builder, builder.put(INPUT, value=name))
 
     acc = Symbol(builder, builder.put(INPUT, value=ACC))
-    value: Any = acc if alpha == 1 else apply("mul", acc, symbol("alpha"))
-    if beta != 0:
-        if c is None:
-            raise UsageError(f"beta is {beta} and c is None; beta = 0, or an array c that it multiplies, are possible")
+    value: Any = acc if alpha_is_one else apply("mul", acc, symbol("alpha"))
+    if beta != 0 and c is not None:
         addend: Any = symbol("c", c)
         value = apply("add", value, addend if beta == 1 else apply("mul", addend, symbol("beta")))
     if bias is not None:
         value = apply("add", value, symbol("bias", bias))
     places = [value.place]
     if fn is not None:
-        named = {name: symbol(name_of(name), args[name]) for name in sorted(args)} if args else {}
-        places = call(fn, builder, value, named)
-    elif args:
-        raise UsageError(f"args has {', '.join(sorted(args))} and epilogue is None; args are those of an epilogue")
+        places = call(fn, builder, value, {name: symbol(name_of(name), seen) for name, seen in args.items()})
     graph = builder.graph(places)
     return Composed(_code(graph, given, _completed(out_dtypes, len(places))), graph)
 
