@@ -26,7 +26,7 @@ from tilewright.plan_splitk import LEAST_STAGES, SplitKPlan
 from tilewright.planner import partial_sums
 from tilewright.planner.plan import machine_of
 from tilewright.problem import Problem
-from tilewright.run import arguments, prepare, workspace_arguments
+from tilewright.run import launch_arguments, prepare
 
 each_cluster = pytest.mark.parametrize("cluster", [2, 4, 8])
 
@@ -155,7 +155,7 @@ def test_a_broken_kernel_is_found(name: str) -> None:
     source = SPLIT.source(plan, "host")
     assert source.text.count(there) == 1
     broken = replace(source, text=source.text.replace(there, instead))
-    args = [*arguments(plan, operands), *workspace_arguments(emulator, plan, problem)]
+    args = launch_arguments(emulator, plan, operands)
     rest = (plan.grid(problem), plan.block, args, plan.shared_bytes)
     check_races(emulator, source, *rest, cluster=plan.cluster)
     with pytest.raises(EmulatorFault) as caught:

@@ -23,7 +23,7 @@ from tilewright.errors import EmulatorFault, UsageError
 from tilewright.operands import random_operands
 from tilewright.plan_decode import DecodePlan, GemvPlan, MmaPlan
 from tilewright.problem import Problem
-from tilewright.run import Operands, arguments, default_plan, make_operands, prepare, run, source_for
+from tilewright.run import Operands, default_plan, launch_arguments, make_operands, prepare, run, source_for
 
 GEMV, MMA = branches.branch("decode").kernels
 KERNELS = (GEMV, MMA)
@@ -268,7 +268,7 @@ def test_a_broken_kernel_is_caught(what: str) -> None:
     assert right in good.text
     bad = replace(good, text=good.text.replace(right, wrong))
     for source, fails in ((good, False), (bad, True)):
-        grid, args = plan.grid(problem), arguments(plan, operands)
+        grid, args = plan.grid(problem), launch_arguments(emulator, plan, operands)
         found = ""
         try:
             check_bounds(emulator, source, grid, plan.block, args, plan.shared_bytes, [0, 1])

@@ -22,7 +22,7 @@ from tilewright.ladder import rungs
 from tilewright.operands import random_operands
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Problem
-from tilewright.run import arguments, make_operands
+from tilewright.run import launch_arguments, make_operands
 
 ROW, BOX = 128, 64 * 128  # bytes: of 64 bf16, and of a box of as many rows
 SHARED = 3 * BOX + 8  # three of them and an mbarrier
@@ -169,7 +169,7 @@ def test_a_part_of_a_persistent_grid(number: int, blocks: int) -> None:
     plan = rung.plan(BF16).with_(blocks=blocks, group=1)
     problem = Problem(512, 512, 64, BF16)
     operands = make_operands(emulator, problem, *random_operands(problem, 0))
-    launch = (plan.grid(problem), plan.block, arguments(plan, operands), plan.shared_bytes)
+    launch = (plan.grid(problem), plan.block, launch_arguments(emulator, plan, operands), plan.shared_bytes)
     counts = trace(emulator, rung.source(plan, "host"), *launch, [blocks - 1], cluster=plan.cluster)
     assert counts.blocks == plan.cluster
     clusters = blocks // plan.cluster

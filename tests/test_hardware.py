@@ -19,7 +19,7 @@ from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_counts import Counts
 from tilewright.backends.emulator_trace import trace
 from tilewright.plan_simt import SimtPlan
-from tilewright.run import arguments, make_operands
+from tilewright.run import launch_arguments, make_operands
 
 FIXTURE = json.loads((Path(__file__).parent / "fixtures" / "rungs_h200.json").read_text())
 RUNS: dict[str, dict[str, Any]] = {run["name"]: run for run in FIXTURE["runs"]}
@@ -34,7 +34,7 @@ def emulated(name: str) -> tuple[Counts, list[float]]:
     problem, pair = operands_of(plan.dtype)
     operands = make_operands(backend, problem, *pair)
     source = rung.source(plan, "host")
-    launch = (source, plan.grid(problem), plan.block, arguments(plan, operands), plan.shared_bytes)
+    launch = (source, plan.grid(problem), plan.block, launch_arguments(backend, plan, operands), plan.shared_bytes)
     counts = trace(backend, *launch, cluster=plan.cluster)
     return counts, sampled(backend.download(operands.c))
 

@@ -33,7 +33,7 @@ from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import EmulatorFault, UsageError
 from tilewright.operands import random_operands
 from tilewright.problem import Problem
-from tilewright.run import Operands, arguments, make_operands, prepare, run, workspace_arguments
+from tilewright.run import Operands, arguments, launch_arguments, make_operands, prepare, run
 from tilewright.workspace import make
 
 each_branch = pytest.mark.parametrize("branch", KINDS)
@@ -236,7 +236,7 @@ def test_a_broken_kernel_is_found(emulator: EmulatorBackend, branch: str, name: 
     source = kernel_of(plan).source(plan, "host")
     assert source.text.count(there) == 1
     for text in (source.text, source.text.replace(there, instead)):
-        args = [*arguments(plan, operands), *workspace_arguments(emulator, plan, problem)]
+        args = launch_arguments(emulator, plan, operands)
         rest = (plan.grid(problem), plan.block, args, plan.shared_bytes)
         if text == source.text:
             check_races(emulator, source, *rest, together=8)

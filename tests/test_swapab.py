@@ -24,7 +24,7 @@ from tilewright.operands import random_operands
 from tilewright.plan_base import Plan
 from tilewright.plan_swapab import REACHED_SMS, SwapAbPlan, choose
 from tilewright.problem import Layout, Problem
-from tilewright.run import Operands, arguments, default_plan, make_operands, prepare, run
+from tilewright.run import Operands, default_plan, launch_arguments, make_operands, prepare, run
 
 (KERNEL,) = branch("swapab").kernels
 Layouts = tuple[Layout, Layout]
@@ -179,7 +179,7 @@ def test_nothing_races(policy: Policy, cluster: int, bn: int) -> None:
 
 SYNC, READ = (
     "    __syncwarp();\n",
-    "#pragma unroll\n    for (int j = first; j < first + TokenPatch::GROUPS && j < GROUPS; j += 2)",
+    "#pragma unroll\n      for (int j = first; j < first + TokenPatch::GROUPS && j < GROUPS; j += 2)",
 )
 MUTANTS = {  # what is taken out of the kernel, what stands there instead, and what is found
     "reads before the peers have written": (
@@ -192,7 +192,7 @@ MUTANTS = {  # what is taken out of the kernel, what stands there instead, and w
     "the first lane speaks for others": (SYNC + "    if (lane < BLOCKS", "    if (lane < BLOCKS", "race"),
     "peers that have not started": ("if (round == 0) tw::cluster_wait();", "", "race"),
     "a stage is released while it is read": ("wgmma_wait<1>();", "", "race"),
-    "transposed lines are read before they are written": (SYNC + READ, READ, "race"),
+    "transposed lines are read before they are written": ("  " + SYNC + READ, READ, "race"),
 }
 
 
@@ -205,7 +205,7 @@ def test_a_broken_kernel_is_found(name: str) -> None:
     source = KERNEL.source(plan, "host")
     assert source.text.count(there) == 1
     broken = replace(source, text=source.text.replace(there, instead))
-    rest = (plan.grid(problem), plan.block, arguments(plan, operands), plan.shared_bytes)
+    rest = (plan.grid(problem), plan.block, launch_arguments(emulator, plan, operands), plan.shared_bytes)
     check_races(emulator, source, *rest, cluster=plan.cluster)
     with pytest.raises(EmulatorFault) as caught:
         check_races(emulator, broken, *rest, cluster=plan.cluster)

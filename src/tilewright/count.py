@@ -11,7 +11,7 @@ from tilewright.kernel_file import KernelFile
 from tilewright.operands import random_operands
 from tilewright.plan_base import Plan
 from tilewright.problem import Problem
-from tilewright.run import arguments, make_operands, workspace_arguments
+from tilewright.run import launch_arguments, make_operands
 
 
 def count(emulator: EmulatorBackend, kernel: KernelFile, plan: Plan, problem: Problem, seed: int = 0) -> Counts | None:
@@ -31,7 +31,7 @@ def count(emulator: EmulatorBackend, kernel: KernelFile, plan: Plan, problem: Pr
         kernel.source(plan, "host"),
         (plan.cluster, 1, 1),
         plan.block,
-        [*arguments(plan, operands), *workspace_arguments(emulator, plan, part)],
+        launch_arguments(emulator, plan, operands),
         plan.shared_bytes,
         cluster=plan.cluster,
         names=("a", "b", "c", "partials", "counters"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.dtypes import DType
+from tilewright.epilogue.code import PLAIN, EpilogueCode
 from tilewright.plan_base import Plan
 from tilewright.problem import Problem
 from tilewright.source import KernelSource, Target, flatten
@@ -74,9 +75,15 @@ class KernelFile(ABC):
         Raises ``UsageError`` for a dtype, a layout, an alignment or a size that the kernel does not run.
         """
 
-    def source(self, plan: Plan, target: Target, arch: str | None = None) -> KernelSource:
-        """The flat text of this kernel with ``plan`` in front, for the GPU (``arch``) or the host."""
-        return KernelSource(self.path.stem, flatten(self.path, target, plan.header()), target, arch)
+    def source(
+        self, plan: Plan, target: Target, arch: str | None = None, epilogue: EpilogueCode = PLAIN
+    ) -> KernelSource:
+        """The flat text of this kernel with ``plan`` in front, for the GPU (``arch``) or the host.
+
+        Raises ``UsageError`` for an epilogue where the kernel applies none.
+        """
+        replaced = None if epilogue == PLAIN else epilogue.text
+        return KernelSource(self.path.stem, flatten(self.path, target, plan.header(), replaced), target, arch)
 
 
 def front_matter(path: Path) -> dict[str, str]:

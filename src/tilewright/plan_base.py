@@ -119,6 +119,11 @@ class Plan(ABC):
         """The operands that ``aligned`` is about: their lines are accessed 16 bytes at a time."""
         return ("a", "b", "c")
 
+    @property
+    def has_epilogue(self) -> bool:
+        """Whether the kernel applies an epilogue, whose argument is then its last."""
+        return False
+
     def workspace(self, problem: Problem) -> Workspace | None:
         """What it needs beside its operands; None: nothing."""
         return None

@@ -63,6 +63,11 @@ class BranchPlan(Plan):
         return f"{self.branch} {self.kernel}"
 
     @property
+    def has_epilogue(self) -> bool:
+        """All kernels of branches apply one."""
+        return True
+
+    @property
     def traits(self) -> tuple[str, ...]:
         """Words that tell plans of the same tile apart where stages and clusters do not; none where these do."""
         return ()

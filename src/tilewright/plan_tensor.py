@@ -13,6 +13,7 @@ from tilewright.plan_base import COUNTED_DEPTH, LARGEST_GRID, Dim3, Plan, Tensor
 from tilewright.problem import Layout, Problem
 
 FIRST, LAST = 5, 11
+LIBRARY = (FIRST, LAST)  # the rungs that ``tilewright.matmul`` runs
 TMA, SPECIALISED, PERSISTENT, CLUSTERS = 7, 8, 9, 10  # the rungs that bring them in
 _GPU = get_gpu("h200")  # or h100: what bounds a plan is the architecture's
 SHARED_LIMIT = _GPU.shared_bytes_per_block
@@ -114,6 +115,11 @@ class TensorPlan(Plan):
     def dependent(self) -> bool:
         """Whether a launch may start before the kernel ahead of it has ended."""
         return self.dependent_launch
+
+    @property
+    def has_epilogue(self) -> bool:
+        """The two rungs that are kernels of the library, too, apply one."""
+        return self.rung in LIBRARY
 
     @property
     def tile_bytes(self) -> int:

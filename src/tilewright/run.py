@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.backends.base import Backend, Kernel, Matrix, TensorMap
+from tilewright.backends.base import Backend, Kernel, Matrix, Packed, TensorMap
+from tilewright.epilogue.code import PLAIN, BoundEpilogue
 from tilewright.errors import UsageError
 from tilewright.kernel_file import KernelFile
 from tilewright.plan_base import Plan
@@ -94,21 +95,28 @@ def target_of(backend: Backend) -> tuple[Target, str | None]:
     return "gpu", getattr(backend, "arch", DEFAULT_ARCH)
 
 
-def source_for(backend: Backend, kernel: KernelFile, plan: Plan) -> KernelSource:
-    """The text of a kernel that a backend compiles."""
-    return kernel.source(plan, *target_of(backend))
+def source_for(backend: Backend, kernel: KernelFile, plan: Plan, epilogue: BoundEpilogue | None = None) -> KernelSource:
+    """The text of a kernel that a backend compiles. Raises ``UsageError`` for an epilogue where it applies none."""
+    return kernel.source(plan, *target_of(backend), PLAIN if epilogue is None else epilogue.code)
 
 
 def prepare(
-    backend: Backend, kernel: KernelFile, plan: Plan, operands: Operands, *, workspace: Matrix | None = None
+    backend: Backend,
+    kernel: KernelFile,
+    plan: Plan,
+    operands: Operands,
+    *,
+    workspace: Matrix | None = None,
+    epilogue: BoundEpilogue | None = None,
 ) -> Launch:
     """Compile a rung, or a kernel of a branch, for a plan and bind it to operands.
 
     ``workspace`` is the caller's memory of ``plan.workspace_bytes`` bytes (see ``workspace``); without one a launch
-    that needs it gets its own. Raises ``UsageError`` when the plan is another kernel's or for another dtype or layout,
-    when it needs 16-byte alignment that the operands lack, when the operands do not fit together, when the workspace
-    does not do, and when C lies where A or B does; ``CompileError`` when the kernel does not compile,
-    ``UnavailableError`` when there is no compiler.
+    that needs it gets its own. ``epilogue`` is applied to the accumulators; None rounds and stores them. Raises
+    ``UsageError`` when the plan is another kernel's or for another dtype or layout, when it needs 16-byte alignment
+    that the operands lack, when the operands do not fit together, when the workspace does not do, when C lies where A
+    or B does, when the kernel applies no epilogue, and when the epilogue's arrays lie where they are overwritten;
+    ``CompileError`` when the kernel does not compile, ``UnavailableError`` when there is no compiler.
     """
     problem = operands.problem
     if plan.of != kernel.place:
@@ -133,15 +141,18 @@ def prepare(
             raise UsageError(
                 f"C shares memory with {name}, which blocks still read while others write C: it needs memory of its own"
             )
+    source = source_for(backend, kernel, plan, epilogue)
     parts = workspace_arguments(backend, plan, problem, workspace)
+    if epilogue is not None:
+        _require_apart(epilogue, operands, parts)
     for name, matrix in (("A", operands.a), ("B", operands.b), ("C", operands.c)):
         if any(overlap(matrix, part) for part in parts):
             raise UsageError(f"{name} shares memory with the workspace, which blocks write: it needs memory of its own")
     return Launch(
-        backend.compile(source_for(backend, kernel, plan)),
+        backend.compile(source),
         plan.grid(problem),
         plan.block,
-        [*arguments(plan, operands), *parts],
+        [*arguments(plan, operands), *parts, *epilogue_arguments(plan, operands, epilogue)],
         plan.shared_bytes,
         plan.cluster,
         plan.dependent,
@@ -208,6 +219,45 @@ def workspace_arguments(backend: Backend, plan: Plan, problem: Problem, memory: 
     return list(parts_of(make(backend, needed.nbytes) if memory is None else memory, needed))
 
 
+def epilogue_arguments(plan: Plan, operands: Operands, epilogue: BoundEpilogue | None = None) -> list[Packed]:
+    """What follows that where a kernel applies an epilogue, the plain one too."""
+    return [(epilogue or BoundEpilogue()).argument(operands.c.rows, operands.c.cols)] if plan.has_epilogue else []
+
+
+def launch_arguments(
+    backend: Backend, plan: Plan, operands: Operands, epilogue: BoundEpilogue | None = None
+) -> list[Any]:
+    """All arguments of ``tw_gemm``, with a workspace of their own where it needs one."""
+    parts = workspace_arguments(backend, plan, operands.problem)
+    return [*arguments(plan, operands), *parts, *epilogue_arguments(plan, operands, epilogue)]
+
+
+def _require_apart(epilogue: BoundEpilogue, operands: Operands, parts: Sequence[Matrix]) -> None:
+    """Raise ``UsageError`` where what an epilogue reads or writes is written or read by others meanwhile.
+
+    An array that is C itself is read element by element by who then writes it. No more is looked at.
+    """
+    a, b, c = operands.a, operands.b, operands.c
+    epilogue.code.pack(epilogue.values)
+    outputs = epilogue.arrays(epilogue.code.outputs)
+    for name, (value, dtype) in {**epilogue.arrays(epilogue.code.args), **outputs}.items():
+        seen = value.seen(dtype, c.rows, c.cols)
+        same = (value.pointer, value.row, value.col, dtype) == (c.pointer, c.ld, 1, c.dtype)
+        taken = [("the workspace", part) for part in parts]
+        if name in outputs:
+            if (value.row == 0 and c.rows > 1) or (value.col == 0 and c.cols > 1):
+                raise UsageError(
+                    f"{name} of the epilogue has strides {value.row} and {value.col}; an output has an element for "
+                    "each of C's"
+                )
+            taken += [("A", a), ("B", b), ("C", c)]
+        elif not same:
+            taken += [("C", c)]
+        for other, matrix in taken:
+            if overlap(seen, matrix):
+                raise UsageError(f"{name} of the epilogue shares memory with {other}: it needs memory of its own")
+
+
 def default_plan(kernel: KernelFile, operands: Operands) -> Plan:
     """The kernel's plan for operands of this kind and alignment. Raises ``UsageError`` where it has none."""
     problem = operands.problem
@@ -223,11 +273,13 @@ def run(
     plan: Plan | None = None,
     *,
     workspace: Matrix | None = None,
+    epilogue: BoundEpilogue | None = None,
     stream: Any = None,
 ) -> None:
     """C = A B by a rung or a branch's kernel, with its default plan for these operands unless one is given.
 
-    ``workspace`` as in ``prepare``; one that is made here is freed at the end, for which the caller waits.
+    ``workspace`` and ``epilogue`` as in ``prepare``; a workspace that is made here is freed at the end, for which the
+    caller waits.
     """
     plan = plan or default_plan(kernel, operands)
-    prepare(backend, kernel, plan, operands, workspace=workspace)(backend, stream)
+    prepare(backend, kernel, plan, operands, workspace=workspace, epilogue=epilogue)(backend, stream)

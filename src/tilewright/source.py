@@ -21,6 +21,7 @@ from tilewright.errors import UsageError
 CUDA_ROOT = Path(__file__).parent / "cuda"
 Target = Literal["gpu", "host"]
 ENTRY = "tw_gemm"
+EPILOGUE = CUDA_ROOT / "tw" / "epilogue_code.cuh"  # the plain one, whose place the text of another takes
 
 _INCLUDE = re.compile(r"^\s*#\s*include\s*<(tw/\w+\.cuh)>")
 _ANY_INCLUDE = re.compile(r"^\s*#\s*include\b")
@@ -42,15 +43,18 @@ def include_dirs(target: Target) -> tuple[Path, Path]:
     return CUDA_ROOT / target, CUDA_ROOT
 
 
-def flatten(path: Path, target: Target, header: str) -> str:
+def flatten(path: Path, target: Target, header: str, epilogue: str | None = None) -> str:
     """Return ``header`` (the plan) followed by ``path`` with its includes inlined.
 
-    Raises ``UsageError`` when an include is not one of the project's headers: a kernel may use nothing else.
+    ``epilogue`` takes the place of ``EPILOGUE`` there. Raises ``UsageError`` when an include is not one of the
+    project's headers, as a kernel may use nothing else, and for an epilogue that the kernel has no place for.
     """
     dirs = include_dirs(target)
     seen: set[Path] = set()
     out = [f"// {_label(path)}, flattened for the {target}", '#line 1 "plan"', header.rstrip("\n")]
-    out.extend(_inline(path, dirs, seen))
+    out.extend(_inline(path, dirs, seen, epilogue))
+    if epilogue is not None and EPILOGUE not in seen:
+        raise UsageError(f"{_label(path)} applies no epilogue; the kernels that include <tw/epilogue.cuh> do")
     if target == "host":
         out += ['#line 1 "export"', f"TW_EXPORT({ENTRY})"]
     return "\n".join(out) + "\n"
@@ -66,10 +70,12 @@ def kernels_digest() -> str:
     return found.hexdigest()[:16]
 
 
-def _inline(path: Path, dirs: tuple[Path, Path], seen: set[Path]) -> Iterator[str]:
-    label = _label(path)
+def _inline(path: Path, dirs: tuple[Path, Path], seen: set[Path], epilogue: str | None) -> Iterator[str]:
+    replaced = epilogue is not None and path == EPILOGUE
+    label = "epilogue" if replaced else _label(path)
     yield f'#line 1 "{label}"'
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    text = epilogue if epilogue is not None and replaced else path.read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), start=1):
         match = _INCLUDE.match(line)
         if match is None:
             if _ANY_INCLUDE.match(line):
@@ -84,7 +90,7 @@ def _inline(path: Path, dirs: tuple[Path, Path], seen: set[Path]) -> Iterator[st
             raise UsageError(f"{label}:{number} includes {match[1]}, which is in none of {', '.join(map(str, dirs))}")
         if found not in seen:
             seen.add(found)
-            yield from _inline(found, dirs, seen)
+            yield from _inline(found, dirs, seen, epilogue)
             yield f'#line {number + 1} "{label}"'
         else:
             yield ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.backends.base import Matrix, TensorMap
+from tilewright.backends.base import Matrix, Packed, TensorMap
 from tilewright.errors import UsageError
 
 _SLOT = 64  # the alignment of a tensor map, the largest that an argument has
@@ -18,7 +18,7 @@ class Arguments:
     """An array of pointers at ``address``, each to one argument, all within ``nbytes`` of memory held here.
 
     NumPy scalars are packed by their type, matrices as pointers, tensor maps as the bytes that ``encode`` makes of
-    them, ``bytes`` as they are. Raises ``UsageError`` for anything else: a Python number has no width.
+    them, ``bytes`` and ``Packed`` as they are. Raises ``UsageError`` for anything else: a Python number has no width.
     """
 
     def __init__(self, args: Sequence[Any], encode: Callable[[TensorMap], bytes]) -> None:
@@ -42,10 +42,12 @@ def _packed(number: int, arg: Any, encode: Callable[[TensorMap], bytes]) -> byte
         return encode(arg)
     if isinstance(arg, np.generic):
         return arg.tobytes()
+    if isinstance(arg, Packed):
+        return arg.data
     if isinstance(arg, bytes):
         return arg
     raise UsageError(
-        f"kernel argument {number} is {arg!r}; NumPy scalars, matrices, tensor maps and bytes can be passed"
+        f"kernel argument {number} is {arg!r}; NumPy scalars, matrices, tensor maps, structs and bytes can be passed"
     )
 
 

@@ -69,6 +69,14 @@ class TensorMap:
 
 
 @dataclass(frozen=True)
+class Packed:
+    """A kernel argument of the caller's own packing, by value: a struct, with the matrices that it points to."""
+
+    data: bytes
+    matrices: tuple[Matrix, ...] = ()
+
+
+@dataclass(frozen=True)
 class DeviceInfo:
     """What runs the kernels: ``key`` names a known ``GpuSpec`` or is None."""
 
@@ -127,7 +135,8 @@ class Backend(Protocol):
     ) -> None:
         """Run a kernel.
 
-        ``args`` are NumPy scalars, packed by their type, matrices, packed as pointers, and tensor maps, by value.
+        ``args`` are NumPy scalars, packed by their type, matrices, packed as pointers, tensor maps and ``Packed``
+        structs, by value.
         ``grid`` counts blocks, of which ``cluster`` along x form a cluster. A ``dependent`` kernel may start before
         the one ahead of it in the stream has ended (programmatic dependent launch).
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.backends.base import Dim3, Matrix
+from tilewright.backends.base import Dim3, Matrix, Packed
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_observer import RaceParty, RaceReport, Watched, place_of, watch
 from tilewright.errors import EmulatorFault
@@ -67,7 +67,9 @@ def check_races(
     kind ``uninitialised``; its text names the shared byte, both threads and both source lines of every finding. Blocks
     that access single bytes of shared memory run twice, and what they add to memory is then added twice.
     """
-    cell_bytes = min((arg.dtype.itemsize for arg in args if isinstance(arg, Matrix)), default=4)
+    by_pointer = [arg for arg in args if isinstance(arg, Matrix)]
+    by_pointer += [matrix for arg in args if isinstance(arg, Packed) for matrix in arg.matrices]
+    cell_bytes = min((matrix.dtype.itemsize for matrix in by_pointer), default=4)
     watched = None
     while watched is None or watched.finer_cell_bytes:
         cell_bytes = watched.finer_cell_bytes if watched else min(cell_bytes, 4)

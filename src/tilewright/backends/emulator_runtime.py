@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.backends import emulator_tensor_map
 from tilewright.backends.arguments import Arguments
-from tilewright.backends.base import Dim3, Matrix, TensorMap
+from tilewright.backends.base import Dim3, Matrix, Packed, TensorMap
 from tilewright.errors import EmulatorFault, UsageError
 
 Policy = Literal["eager", "lazy", "random"]
@@ -126,7 +126,8 @@ class GuardedMemory:
 def matrices(args: Sequence[Any]) -> list[Matrix]:
     """The matrices among a kernel's arguments in their order: those behind tensor maps, and those given as pointers.
 
-    A pointer to what a tensor map before it describes is the same matrix, and tells all of it (rung 11's C).
+    A pointer to what a tensor map before it describes is the same matrix, and tells all of it (rung 11's C). A struct
+    points to those that are not among them already.
     """
     found: list[Matrix] = []
     mapped: list[int] = []
@@ -140,6 +141,8 @@ def matrices(args: Sequence[Any]) -> list[Matrix]:
                 found[same[-1]] = arg
             else:
                 found.append(arg)
+        elif isinstance(arg, Packed):
+            found += [each for each in dict.fromkeys(arg.matrices) if each not in found]
     return found
 
 

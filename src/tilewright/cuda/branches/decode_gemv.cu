@@ -2,6 +2,7 @@
 // name: gemv
 // title: One or two tokens: the weights are read once
 // idea: A warp holds RW rows of weights to a few tokens; WK warps share K, and each keeps RW x UN loads of 16 bytes a lane in flight.
+#include <tw/epilogue.cuh>
 #include <tw/grid_dependency.cuh>
 #include <tw/k_parts.cuh>
 #include <tw/math.cuh>
@@ -22,7 +23,8 @@ struct Shared { tw::Partials<WK, BM, BN, 0> partials; };
 // C[m, n] = A[m, k] B[k, n] with leading dimensions in elements: A are the tokens, a row each, and B the weights, whose
 // columns lie one after another. So a column of B is a line of memory along K, and a row of the usual weight matrix.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc) {
+tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc,
+        const __grid_constant__ epilogue::Args epilogue_args) {
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
@@ -71,5 +73,5 @@ tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i
       for (int mask = 16; mask > 0; mask /= 2) sum += tw::shfl_xor(sum, mask);
       if (lane == 0) s.partials.sums[part][i][first + r] = sum;
     }
-  s.partials.store(c, ldc, row0, col0, m, n);
+  s.partials.store(c, ldc, row0, col0, m, n, tw::Epilogue{epilogue_args});
 }

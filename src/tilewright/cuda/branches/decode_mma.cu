@@ -2,6 +2,7 @@
 // name: mma
 // title: Up to eight tokens: tensor cores fed from registers
 // idea: k is renumbered within groups of 32, alike in both operands, so that a lane's fragments of mma.sync are 16 bytes in a row: a load feeds it.
+#include <tw/epilogue.cuh>
 #include <tw/grid_dependency.cuh>
 #include <tw/k_parts.cuh>
 #include <tw/matrix.cuh>
@@ -23,7 +24,8 @@ struct Shared { tw::Partials<WK, BM, BN, 4> partials; };  // 4: the 8 weights x 
 // the rows of A, tokens, its 8 columns. Lane l holds of a row l / 4 in place of k = 2 t, 2 t + 1, 2 t + 8, 2 t + 9 (t = l % 4)
 // and the same 16 on what lies at 8 t ... 8 t + 7: a sum over k does not mind, as long as both operands do it.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc) {
+tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc,
+        const __grid_constant__ epilogue::Args epilogue_args) {
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
@@ -84,5 +86,5 @@ tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         s.partials.sums[part][i * 8 + lane % 4 * 2 + e % 2][first + r * PAIR + e / 2 * 8 + line] = acc[r][i][e];
-  s.partials.store(c, ldc, row0, col0, m, n);
+  s.partials.store(c, ldc, row0, col0, m, n, tw::Epilogue{epilogue_args});
 }

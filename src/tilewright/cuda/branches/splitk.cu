@@ -2,6 +2,7 @@
 // name: split-k
 // title: Several blocks to a tile, each with a part of K
 // idea: Where tiles are few and K is long, each tile's K is cut into even parts; whoever comes last to a tile adds them up.
+#include <tw/epilogue.cuh>
 #include <tw/part_gemm.cuh>
 
 // Part after part, all tiles of one together: those that run at the same time read the same K of A and B.
@@ -35,6 +36,7 @@ struct SplitK {
 extern "C" __global__ void __launch_bounds__(plan::THREADS, 1)
 tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw::TensorMap b_map,
         const __grid_constant__ tw::TensorMap c_map, int m, int n, int k, plan::Out* c, tw::i64 ldc, float* partials,
-        tw::u32* counters) {
-  tw::part_gemm<SplitK>(tw::shared<tw::PartShared>(), a_map, b_map, c_map, m, n, k, c, ldc, partials, counters);
+        tw::u32* counters, const __grid_constant__ epilogue::Args epilogue_args) {
+  tw::part_gemm<SplitK>(tw::shared<tw::PartShared>(), a_map, b_map, c_map, m, n, k, c, ldc, partials, counters,
+                     tw::Epilogue{epilogue_args});
 }

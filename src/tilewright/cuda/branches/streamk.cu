@@ -2,6 +2,7 @@
 // name: stream-k
 // title: The last wave is shared by all
 // idea: Whole waves of tiles as before; the K blocks of the tiles that are left go to all blocks in equal shares.
+#include <tw/epilogue.cuh>
 #include <tw/part_gemm.cuh>
 
 // The tiles that are left are one row of K blocks, tile after tile, cut into a share for each cluster. A share has at most
@@ -47,6 +48,7 @@ struct StreamK {
 extern "C" __global__ void __launch_bounds__(plan::THREADS, 1)
 tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw::TensorMap b_map,
         const __grid_constant__ tw::TensorMap c_map, int m, int n, int k, plan::Out* c, tw::i64 ldc, float* partials,
-        tw::u32* counters) {
-  tw::part_gemm<StreamK>(tw::shared<tw::PartShared>(), a_map, b_map, c_map, m, n, k, c, ldc, partials, counters);
+        tw::u32* counters, const __grid_constant__ epilogue::Args epilogue_args) {
+  tw::part_gemm<StreamK>(tw::shared<tw::PartShared>(), a_map, b_map, c_map, m, n, k, c, ldc, partials, counters,
+                     tw::Epilogue{epilogue_args});
 }

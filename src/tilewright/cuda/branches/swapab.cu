@@ -5,6 +5,7 @@
 #include <tw/cluster.cuh>
 #include <tw/cluster_sum.cuh>
 #include <tw/consume_ring.cuh>
+#include <tw/epilogue.cuh>
 #include <tw/grid_dependency.cuh>
 #include <tw/load_stage.cuh>
 #include <tw/memory.cuh>
@@ -46,7 +47,7 @@ using Shared = Split<CLUSTER_K>;
 // at a time; its blocks share K.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw::TensorMap b_map, int m, int n, int k,
-        Out* c, tw::i64 ldc) {
+        Out* c, tw::i64 ldc, const __grid_constant__ epilogue::Args epilogue_args) {
   Shared& s = tw::shared<Shared>();
   const int clusters = gridDim.x / CLUSTER_K, cluster = blockIdx.x / CLUSTER_K, rank = blockIdx.x % CLUSTER_K;
   const int tiles_m = (m + BM - 1) / BM, tiles = tiles_m * ((n + BN - 1) / BN);  // along M first: the same weights
@@ -111,7 +112,8 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
     for (int tile = cluster; tile < tiles; tile += clusters, ++round) {
       tw::consume_ring<1>(acc, s.ring, cursor, share.count, multiply, release, [] {});
       const tw::u32 groups = s.reduce(acc[0], rank, warp, round);
-      tw::store_tokens(s.patches[warp], c, ldc, tile % tiles_m * BM, tile / tiles_m * BN + warp * 16, m, n, acc[0], groups);
+      const int row = tile % tiles_m * BM, column = tile / tiles_m * BN + warp * 16;
+      tw::store_tokens(s.patches[warp], c, ldc, row, column, m, n, acc[0], groups, tw::Epilogue{epilogue_args});
     }
     return;
   }

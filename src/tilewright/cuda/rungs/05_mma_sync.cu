@@ -5,12 +5,10 @@
 #include <tw/cp_async.cuh>
 #include <tw/load_tile.cuh>
 #include <tw/memory.cuh>
-#include <tw/operand_tile.cuh>
 #include <tw/types.cuh>
 #include <tw/warp_tile.cuh>
 
 using tw::i64;
-using tw::u32;
 using namespace plan;
 
 constexpr int WM = BM / WARPS_M, WN = BN / WARPS_N;  // a warp's part of the tile
@@ -23,13 +21,13 @@ struct Shared {
 
 // C[m, n] = A[m, k] B[k, n] with leading dimensions in elements.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64 ldc) {
+tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc, const __grid_constant__ epilogue::Args epilogue_args) {
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
   const int warp = threadIdx.x / 32, wm = warp / WARPS_N * WM, wn = warp % WARPS_N * WN;
   float acc[WM / 16][WN / 8][4] = {};
-  u32 af[2][WM / 16][4], bf[2][WN / 16][4];
+  tw::u32 af[2][WM / 16][4], bf[2][WN / 16][4];
 
   const auto fetch = [&](int k0) {
     if (k0 < k) {
@@ -66,5 +64,5 @@ tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64
     }
   }
 
-  tw::store_fragments(c, ldc, row0 + wm, col0 + wn, m, n, acc, ALIGNED);
+  tw::store_fragments(c, ldc, row0 + wm, col0 + wn, m, n, acc, ALIGNED, tw::Epilogue{epilogue_args});
 }

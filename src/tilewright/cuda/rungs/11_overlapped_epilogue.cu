@@ -4,6 +4,7 @@
 // idea: stmatrix and TMA stores that drain under the next main loop; two warpgroups on one tile, or on two in turn.
 #include <tw/cluster_share.cuh>
 #include <tw/consume.cuh>
+#include <tw/epilogue.cuh>
 #include <tw/grid_dependency.cuh>
 #include <tw/memory.cuh>
 #include <tw/ring.cuh>
@@ -31,12 +32,14 @@ struct Shared {
 // C[m, n] = A[m, k] B[k, n]; the maps are A, B and C.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw::TensorMap b_map,
-        const __grid_constant__ tw::TensorMap c_map, int m, int n, int k, T* c, tw::i64 ldc) {
+        const __grid_constant__ tw::TensorMap c_map, int m, int n, int k, Out* c, tw::i64 ldc,
+        const __grid_constant__ epilogue::Args epilogue_args) {
   Shared& s = tw::shared<Shared>();
   const int clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
   const tw::TileOrder order(m, n, clusters);
   const tw::ClusterShare share;
   const tw::Output out{c_map, c, ldc, m, n};
+  const tw::Epilogue finish{epilogue_args};
   const int warp = tw::warp_index(), consumer = warp / 4 - 1;
   const int k_blocks = tw::k_blocks_of(k);
 
@@ -87,12 +90,12 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
       if (HALF_TAIL && tile.rows < BM) {
         const int row = member * WM / 2;
         tw::consume<1>(acc, s.ring, cursor, row, k_blocks, release, hand_over);
-        tw::store_slabs<1>(out, s.slabs[consumer], slab, tile.row + row, tile.col, acc, store_barrier);
+        tw::store_tile<1>(out, s.slabs[consumer], slab, tile.row + row, tile.col, acc, store_barrier, finish);
       } else {
         const int row = member * WM;
         tw::consume<BLOCKS>(acc, s.ring, cursor, row, k_blocks, release, hand_over);
         if (PINGPONG) cursor.skip(k_blocks);  // the other team's
-        tw::store_slabs<BLOCKS>(out, s.slabs[consumer], slab, tile.row + row, tile.col, acc, store_barrier);
+        tw::store_tile<BLOCKS>(out, s.slabs[consumer], slab, tile.row + row, tile.col, acc, store_barrier, finish);
       }
     }
     if (threadIdx.x % 128 == 0) tw::tma_store_wait_read<0>();  // shared memory lives until it has been read

@@ -71,15 +71,19 @@ __device__ __forceinline__ void stream_k(int k, int warp, Batch (&batches)[BATCH
 template <int PARTS, int ROWS, int COLUMNS, int PAD> struct Partials {
   float sums[PARTS][ROWS][COLUMNS + PAD];
 
-  // Their sums, always added in the same order, to the tile of C at (row, column). By all threads, after their stores.
-  template <class T> __device__ __forceinline__ void store(T* c, i64 ldc, int row, int column, int m, int n) const {
+  // Their sums, always added in the same order, through the epilogue to the tile of C at (row, column). By all threads,
+  // after their stores.
+  template <class T, class Finish>
+  __device__ __forceinline__ void store(T* c, i64 ldc, int row, int column, int m, int n, const Finish& finish) const {
     __syncthreads();
     for (int i = threadIdx.x; i < ROWS * COLUMNS; i += plan::THREADS) {
       const int r = i / COLUMNS, j = i % COLUMNS;
-      float sum = sums[0][r][j];
+      float sum[1] = {sums[0][r][j]};
 #pragma unroll
-      for (int part = 1; part < PARTS; ++part) sum += sums[part][r][j];
-      if (row + r < m && column + j < n) c[(row + r) * ldc + column + j] = from_float<T>(sum);
+      for (int part = 1; part < PARTS; ++part) sum[0] += sums[part][r][j];
+      if (row + r >= m || column + j >= n) continue;
+      finish(sum, row + r, column + j, m, n);
+      c[(row + r) * ldc + column + j] = from_float<T>(sum[0]);
     }
   }
 };

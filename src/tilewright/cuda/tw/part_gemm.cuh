@@ -44,12 +44,13 @@ __device__ __forceinline__ Unit share_of(Unit unit, int rank, int k_blocks) {
   return unit;
 }
 
-// `out` and `c` are the same matrix: as TMA stores it, and for elements of fp32, which no slab holds.
+// `finish` is the epilogue, of who has a tile's whole sum.
 // A Work has `units` for this cluster: unit(i), slot(unit) of its tile's first part and step() to the next, of slots(),
 // and number(unit), its tile's among those that are summed.
-template <class Work, class C>
+template <class Work, class Finish>
 __device__ __forceinline__ void part_gemm(PartShared& s, const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map,
-                                          int m, int n, int k, C* c, i64 ldc, float* partials, u32* counters) {
+                                          int m, int n, int k, plan::Out* c, i64 ldc, float* partials, u32* counters,
+                                          const Finish& finish) {
   constexpr int MATES = plan::CLUSTER_M * plan::CLUSTER_N, CLUSTER = MATES * plan::CLUSTER_K;
   constexpr int WM = plan::BM / plan::CONSUMERS, BLOCKS = WM / 64, WIDTH = PartialSum::WIDTH;
   static_assert((plan::CONSUMERS + 1) * 128 == plan::THREADS && BLOCKS * 64 * plan::CONSUMERS == plan::BM, "rows of a warpgroup");
@@ -112,16 +113,8 @@ __device__ __forceinline__ void part_gemm(PartShared& s, const TensorMap& a_map,
       if (!sum(acc, unit, work.number(unit), work.slot(unit), work.step(), rank, consumer, s.seen[consumer], barrier)) continue;
       const Tile tile = order(unit.tile, share.rank_m, share.rank_n);
       const int col = tile.col + share.group * WIDTH;
-      if constexpr (sizeof(C) == sizeof(plan::T)) {
-        store_slabs<BLOCKS, WIDTH>(Output{c_map, c, ldc, m, n}, s.slabs[consumer], slab, tile.row + row0, col, acc, barrier);
-      } else {
-        const int row = tile.row + row0 + warp % 4 * 16;
-#pragma unroll
-        for (int b = 0; b < BLOCKS; ++b) {
-          const auto& d = reinterpret_cast<const float(&)[WIDTH / 2]>(acc[b]);
-          store_fragment(c, ldc, row + b * 64, col, m, n, d, true);
-        }
-      }
+      const Output out{c_map, c, ldc, m, n};
+      store_tile<BLOCKS, WIDTH>(out, s.slabs[consumer], slab, tile.row + row0, col, acc, barrier, finish);
     }
     if (threadIdx.x % 128 == 0) tma_store_wait_read<0>();  // shared memory lives until it has been read
     __syncwarp();

@@ -6,10 +6,11 @@
 #include <tw/sync.cuh>
 #include <tw/tma.cuh>
 #include <tw/types.cuh>
+#include <tw/warpgroup.cuh>
 namespace tw {
-// 64 rows of EPILOGUE_COLUMNS columns of C, a line of 128, 64 or 32 bytes each, swizzled as wide.
+// 64 rows of EPILOGUE_COLUMNS columns of C, elements of 16 bits, a line of 128, 64 or 32 bytes each, swizzled as wide.
 struct Slab {
-  plan::T elements[64 * plan::EPILOGUE_COLUMNS];
+  u16 elements[64 * plan::EPILOGUE_COLUMNS];
   // Index of the 16-byte chunk of a row: its number XORed with the row within 1,024, 512 or 256 bytes.
   static __device__ __forceinline__ int chunk_at(int row, int chunk) {
     constexpr int CHUNKS = plan::EPILOGUE_COLUMNS / 8;
@@ -26,7 +27,7 @@ struct SlabRing {
 // on into the columns that follow; those of the last chunk go to `c` one by one.
 struct Output {
   const TensorMap& map;
-  plan::T* c;
+  plan::Out* c;
   i64 ldc;
   int m, n;
   __device__ __forceinline__ int whole() const { return n / 8 * 8; }
@@ -34,8 +35,9 @@ struct Output {
 
 // The columns of the last chunk, where a tile has them: from the accumulators, under one test a tile. (From each slab,
 // under a test of its own, it was more than half of the kernel.)
-template <int BLOCKS, int WIDTH, int ALL, int COUNT>
-__device__ __forceinline__ void store_rest(const Output& out, int row, int col, const float (&acc)[ALL][COUNT]) {
+template <int BLOCKS, int WIDTH, int ALL, int COUNT, class Finish>
+__device__ __forceinline__ void store_rest(const Output& out, int row, int col, const float (&acc)[ALL][COUNT],
+                                           const Finish& finish) {
   const int whole = out.whole(), rest = whole - col;
   if (whole == out.n || rest < 0 || rest >= WIDTH) return;
 #pragma unroll
@@ -43,34 +45,42 @@ __device__ __forceinline__ void store_rest(const Output& out, int row, int col, 
     float d[4] = {};
 #pragma unroll
     for (int e = 0; e < WIDTH / 2; ++e) d[e % 4] = e / 4 == rest / 8 ? acc[i][e] : d[e % 4];
-    store_fragment(out.c, out.ldc, row + i * 64 + int(threadIdx.x) % 128 / 32 * 16, whole, out.m, out.n, d, false);
+    store_fragment(out.c, out.ldc, row + i * 64 + int(threadIdx.x) % 128 / 32 * 16, whole, out.m, out.n, d, false,
+                   finish);
   }
 }
 
 // The first WIDTH columns of BLOCKS blocks of 64 rows, the first element at (row, col). `next` is the slab to use next, `barrier` a named barrier of
 // this warpgroup's own.
-template <int BLOCKS, int WIDTH = plan::BN, int ALL, int COUNT>
+template <int BLOCKS, int WIDTH, int ALL, int COUNT, class Finish>
 __device__ __forceinline__ void store_slabs(const Output& out, SlabRing& ring, int& next, int row, int col,
-                                            const float (&acc)[ALL][COUNT], int barrier) {
+                                            const float (&acc)[ALL][COUNT], int barrier, const Finish& finish) {
   constexpr int COLUMNS = plan::EPILOGUE_COLUMNS, ACROSS = WIDTH / COLUMNS;
   static_assert(ACROSS * COLUMNS == WIDTH && WIDTH <= COUNT * 2, "whole slabs");
   constexpr CacheHint HINT = plan::STORE_EVICT_FIRST ? CacheHint::kEvictFirst : CacheHint::kNone;
   const int thread = int(threadIdx.x) % 128, lane = thread % 32;
   // stmatrix.x4 takes rows 0-15 of columns 0-7 from lanes 0-15, of columns 8-15 from the others.
   const int line = thread / 32 * 16 + lane % 16, upper = lane / 16;
-  store_rest<BLOCKS, WIDTH>(out, row, col, acc);
+  store_rest<BLOCKS, WIDTH>(out, row, col, acc, finish);
   const int first = out.n < 8 ? col + 8 : col;  // with no whole chunk, past the one column that the map has
 #pragma unroll
   for (int s = 0; s < BLOCKS * ACROSS; ++s) {
     const float* d = acc[s / ACROSS] + s % ACROSS * (COLUMNS / 2);
+    float v[COLUMNS / 4][2];
+#pragma unroll
+    for (int p = 0; p < COLUMNS / 4; ++p) {  // before the barrier, so that what an epilogue reads is on its way at once
+      v[p][0] = d[2 * p], v[p][1] = d[2 * p + 1];
+      finish(v[p], row + s / ACROSS * 64 + thread / 32 * 16 + lane / 4 + p % 2 * 8,
+             col + s % ACROSS * COLUMNS + p / 2 * 8 + lane % 4 * 2, out.m, out.whole());
+    }
     Slab& slab = ring.slabs[next];
     if (thread == 0) tma_store_wait_read<plan::EPILOGUE_SLABS - 1>();  // the store that last used this slab
     barrier_sync(barrier, 128);
 #pragma unroll
     for (int j = 0; j < COLUMNS / 16; ++j)
-      stmatrix_x4(slab.elements + Slab::chunk_at(line, 2 * j + upper), pack<plan::T>(d[8 * j], d[8 * j + 1]),
-                  pack<plan::T>(d[8 * j + 2], d[8 * j + 3]), pack<plan::T>(d[8 * j + 4], d[8 * j + 5]),
-                  pack<plan::T>(d[8 * j + 6], d[8 * j + 7]));
+      stmatrix_x4(slab.elements + Slab::chunk_at(line, 2 * j + upper), pack<plan::Out>(v[4 * j][0], v[4 * j][1]),
+                  pack<plan::Out>(v[4 * j + 1][0], v[4 * j + 1][1]), pack<plan::Out>(v[4 * j + 2][0], v[4 * j + 2][1]),
+                  pack<plan::Out>(v[4 * j + 3][0], v[4 * j + 3][1]));
     fence_proxy_async();
     barrier_sync(barrier, 128);
     const int x = first + s % ACROSS * COLUMNS, y = row + s / ACROSS * 64;
@@ -79,6 +89,22 @@ __device__ __forceinline__ void store_slabs(const Output& out, SlabRing& ring, i
       tma_store_commit();
     }
     next = next + 1 == plan::EPILOGUE_SLABS ? 0 : next + 1;
+  }
+}
+
+// The same whatever C's type: elements of 32 bits, which no slab holds, go straight to it.
+template <int BLOCKS, int WIDTH = plan::BN, int ALL, int COUNT, class Finish>
+__device__ __forceinline__ void store_tile(const Output& out, SlabRing& ring, int& next, int row, int col,
+                                           const float (&acc)[ALL][COUNT], int barrier, const Finish& finish) {
+  if constexpr (sizeof(plan::Out) == 2) {
+    store_slabs<BLOCKS, WIDTH>(out, ring, next, row, col, acc, barrier, finish);
+  } else {
+    const int first = row + warp_index() % 4 * 16;
+#pragma unroll
+    for (int b = 0; b < BLOCKS; ++b) {
+      const auto& d = reinterpret_cast<const float(&)[WIDTH / 2]>(acc[b]);
+      store_fragment(out.c, out.ldc, first + b * 64, col, out.m, out.n, d, true, finish);
+    }
   }
 }
 }  // namespace tw

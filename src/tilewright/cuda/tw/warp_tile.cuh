@@ -1,5 +1,6 @@
-// A warp's part of a tile in mma.sync's fragments: from shared memory by ldmatrix, multiplied, and on to C.
+// A warp's part of a tile in mma.sync's fragments: from shared memory by ldmatrix, multiplied, and through the epilogue to C.
 #pragma once
+#include <tw/epilogue.cuh>
 #include <tw/fragment.cuh>
 #include <tw/matrix.cuh>
 #include <tw/operand_tile.cuh>
@@ -36,10 +37,11 @@ __device__ __forceinline__ void multiply(float (&acc)[M][2 * N][4], const u32 (&
 
 template <class T, int M, int N>
 __device__ __forceinline__ void store_fragments(T* c, i64 ldc, int row, int column, int m, int n,
-                                                const float (&acc)[M][N][4], bool aligned) {
+                                                const float (&acc)[M][N][4], bool aligned, const Epilogue& finish) {
 #pragma unroll
   for (int i = 0; i < M; ++i)
 #pragma unroll
-    for (int j = 0; j < N; ++j) store_fragment(c, ldc, row + i * 16, column + j * 8, m, n, acc[i][j], aligned);
+    for (int j = 0; j < N; ++j)
+      store_fragment(c, ldc, row + i * 16, column + j * 8, m, n, acc[i][j], aligned, finish);
 }
 }  // namespace tw

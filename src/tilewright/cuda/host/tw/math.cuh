@@ -1,4 +1,4 @@
-// The multiply-add that is counted. Host side.
+// The multiply-add that is counted, and arithmetic that is rounded operation by operation. Host side.
 #pragma once
 #include <tw/cuda.cuh>
 namespace tw {
@@ -13,6 +13,16 @@ __forceinline__ void count_fma() {
   asm("ldr %0, %1\n add %0, %0, #1\n str %0, %1" : "=&r"(count), "+Q"(tw_fma_count));
 #endif
 }
+
+// A product that no addition can be fused with: to the compiler, what leaves the assembly is just any number.
+__forceinline__ float rounded(float product) {
+#if defined(__x86_64__)
+  asm("" : "+x"(product));
+#else
+  asm("" : "+w"(product));
+#endif
+  return product;
+}
 }  // namespace host
 
 // a * b + c. The compiler may fuse it (one rounding, as on the GPU) where the host has the instruction.
@@ -20,4 +30,10 @@ __device__ __forceinline__ float ffma(float a, float b, float c) {
   host::count_fma();
   return a * b + c;
 }
+
+// One rounding each, never two of them made one as of C++'s operators.
+__device__ __forceinline__ float add(float a, float b) { return a + b; }
+__device__ __forceinline__ float sub(float a, float b) { return a - b; }
+__device__ __forceinline__ float mul(float a, float b) { return host::rounded(a * b); }
+__device__ __forceinline__ float div(float a, float b) { return a / b; }
 }  // namespace tw

@@ -1,0 +1,17 @@
+// The epilogue in a kernel: what becomes of fp32 accumulators just before they are rounded and stored.
+#pragma once
+#include <tw/epilogue_operand.cuh>
+#include <tw/functions.cuh>
+#include <tw/epilogue_code.cuh>
+namespace tw {
+struct Epilogue {
+  const epilogue::Args& args;
+  BatchIndex batch = {};
+
+  // Of neighbours in a row of C with m rows and n columns, the first at (row, column), a multiple of N. Each element of C
+  // goes through it once: an epilogue may write outputs of its own.
+  template <int N> __device__ __forceinline__ void operator()(float (&acc)[N], int row, int column, int m, int n) const {
+    if constexpr (!epilogue::NONE) epilogue::apply(acc, args, Place{row, column, m, n, batch});
+  }
+};
+}  // namespace tw

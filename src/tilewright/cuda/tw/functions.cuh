@@ -1,0 +1,3 @@
+// Functions that an epilogue may name.
+#pragma once
+#include <tw/math.cuh>

@@ -1,0 +1,133 @@
+"""An epilogue as a kernel takes it: generated CUDA text, and the arguments that text has.
+
+The text declares ``namespace epilogue`` with ``NONE``, ``struct Args`` and ``apply`` (``cuda/tw/epilogue_code.cuh`` is
+the plain one), and takes that file's place in each kernel that includes ``<tw/epilogue.cuh>``. ``Args`` has a member
+for each of ``EpilogueCode.args`` and then of ``outputs``, in their order: a ``tw::EpilogueScalar`` or
+``tw::EpilogueArray``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.backends.base import Matrix, Packed
+from tilewright.dtypes import DType
+from tilewright.errors import UsageError
+from tilewright.source import EPILOGUE
+
+_ARRAY = struct.Struct("<Q5q")  # tw::EpilogueArray
+_EMPTY = b"\0"  # a struct without members has a byte
+
+
+@dataclass(frozen=True)
+class ArgSpec:
+    """One member of ``Args``: a number, passed in fp32 whatever ``dtype`` says, or an array of ``dtype``."""
+
+    name: str
+    kind: Literal["scalar", "array"]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class ArrayValue:
+    """An array under C: element (i, j) of matrix (p, q, r) at ``pointer``, ``row``, ``col`` and ``batch`` strides on.
+
+    Strides count elements and are 0 along what the array is the same for. ``owner`` keeps the memory alive.
+    """
+
+    pointer: int
+    row: int
+    col: int
+    batch: tuple[int, int, int] = (0, 0, 0)
+    owner: Any = field(default=None, repr=False, compare=False)
+
+    def seen(self, dtype: DType, m: int, n: int, batch: tuple[int, int, int] = (1, 1, 1)) -> Matrix:
+        """What of it lies under ``m x n`` elements of C in a batch of such a shape.
+
+        Its lines where they lie side by side, otherwise all from the first element to the last.
+        """
+        rows, cols = m if self.row else min(m, 1), n if self.col else min(n, 1)
+        if 0 in (rows, cols, *batch):
+            return Matrix(self.pointer, 0, 0, 0, dtype, self.owner)
+        single = not any(stride and size > 1 for stride, size in zip(self.batch, batch, strict=True))
+        if single and (self.col == 1 or cols == 1) and (rows == 1 or self.row >= cols):
+            return Matrix(self.pointer, rows, cols, self.row if rows > 1 else cols, dtype, self.owner)
+        if single and (self.row == 1 or rows == 1) and self.col >= rows:
+            return Matrix(self.pointer, rows, cols, self.col, dtype, self.owner, "column")
+        extents = zip((self.row, self.col, *self.batch), (rows, cols, *batch), strict=True)
+        reach = [stride * (size - 1) for stride, size in extents]
+        first, last = sum(min(each, 0) for each in reach), sum(max(each, 0) for each in reach)
+        length = last - first + 1
+        return Matrix(self.pointer + first * dtype.itemsize, 1, length, length, dtype, self.owner)
+
+
+Value = float | ArrayValue
+
+
+@dataclass(frozen=True)
+class EpilogueCode:
+    """The text of an epilogue, its arguments, and the arrays it writes beside C, in the order of ``Args``."""
+
+    text: str
+    args: tuple[ArgSpec, ...] = ()
+    outputs: tuple[ArgSpec, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells it from others: 16 hex digits of the SHA-256 of all of it."""
+        members = [(each.name, each.kind, each.dtype.name) for each in self.members]
+        return hashlib.sha256(repr((self.text, members, len(self.outputs))).encode()).hexdigest()[:16]
+
+    @property
+    def members(self) -> tuple[ArgSpec, ...]:
+        """All members of ``Args``."""
+        return (*self.args, *self.outputs)
+
+    def pack(self, values: Mapping[str, Value]) -> bytes:
+        """``Args`` in memory. Raises ``UsageError`` where the values are not those of its members."""
+        names = [each.name for each in self.members]
+        if set(values) != set(names):
+            raise UsageError(
+                f"the epilogue is given {', '.join(sorted(values)) or 'no values'}; it takes "
+                f"{', '.join(names) or 'none'}"
+            )
+        return b"".join(_packed(each, values[each.name]) for each in self.members) or _EMPTY
+
+
+def _packed(spec: ArgSpec, value: Value) -> bytes:
+    if isinstance(value, ArrayValue) != (spec.kind == "array"):
+        possible = "an ArrayValue" if spec.kind == "array" else "a number"
+        raise UsageError(f"{spec.name} of the epilogue is {value!r}; it must be {possible}")
+    if isinstance(value, ArrayValue):
+        return _ARRAY.pack(value.pointer, value.row, value.col, *value.batch)
+    with np.errstate(over="ignore"):  # beyond fp32 a number is infinite there
+        return np.array([value, 0], np.float32).tobytes()
+
+
+PLAIN = EpilogueCode(EPILOGUE.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class BoundEpilogue:
+    """An epilogue with a value for each member of its ``Args``."""
+
+    code: EpilogueCode = PLAIN
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    def arrays(self, specs: tuple[ArgSpec, ...]) -> dict[str, tuple[ArrayValue, DType]]:
+        """Those of the values that are arrays, by name. ``pack`` has checked them."""
+        found = {spec.name: (self.values[spec.name], spec.dtype) for spec in specs}
+        return {name: (value, dtype) for name, (value, dtype) in found.items() if isinstance(value, ArrayValue)}
+
+    def argument(self, m: int, n: int) -> Packed:
+        """The kernel's argument for a C of ``m x n``. Raises ``UsageError`` as ``EpilogueCode.pack``."""
+        data = self.code.pack(self.values)
+        arrays = self.arrays(self.code.members).values()
+        return Packed(data, tuple(value.seen(dtype, m, n) for value, dtype in arrays))
