@@ -22,7 +22,6 @@ from tilewright.backends.emulator_counts import Counts
 from tilewright.branches import Branch, BranchKernel
 from tilewright.count import count
 from tilewright.derive import derived
-from tilewright.dtypes import BF16
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
 from tilewright.plan_branch import BranchPlan
@@ -50,7 +49,12 @@ MEASURED = {
     "decode": (("decode",), range(1, 9)), "swapab": (("decode", "small"), range(4, 257)),
     "splitk": (("deepk", "small"), range(1, 2**31)), "streamk": (("wave",), range(1, 2**31)),
 }  # fmt: skip
-SIZES = {"decode": TOKENS, "swapab": TOKENS, "splitk": DEEP, "streamk": WAVES}
+# fp32 of any size: tiles for a whole GPU, for few of its SMs, for few rows or columns.
+SINGLE = (
+    (4096, 4096, 4096), (1024, 1024, 1024), (512, 512, 512), (256, 256, 4096), (64, 4096, 4096), (4096, 64, 4096),
+    (1, 4096, 4096), (4096, 1, 4096),
+)  # fmt: skip
+SIZES = {"decode": TOKENS, "swapab": TOKENS, "splitk": DEEP, "streamk": WAVES, "simt": SINGLE}
 # What a column of its own says, or the same in all rows; a tile stands there where it does not follow from the rest.
 _COMMON = {each.name for each in fields(Plan)} - {"bm", "bn", "bk"}
 
@@ -134,7 +138,7 @@ def measured_block(branch: Branch) -> str:
 
 def counted_block(branch: Branch) -> str:
     """What one tile, or one cluster's, moved at the size of the emulator, a column a kernel."""
-    problem = _posed(branch.shapes["emulated"])
+    problem = _posed(branch, branch.shapes["emulated"])
     columns = {}
     for kernel in branches.select(branch.name, problem):
         plan = kernel.plan_for(problem, aligned=True)
@@ -144,12 +148,14 @@ def counted_block(branch: Branch) -> str:
     names = dict.fromkeys(name for column in columns.values() for name in column)
     rows = [[name, *(column.get(name, MISSING) for column in columns.values())] for name in names]
     size = f"{problem.m} x {problem.n} x {problem.k}"
-    return f"A tile of {size}, {BF16}; in brackets what is derived, or the ideal.\n\n{table(['', *columns], rows)}"
+    return (
+        f"A tile of {size}, {branch.dtype}; in brackets what is derived, or the ideal.\n\n{table(['', *columns], rows)}"
+    )
 
 
 def limits_block(branch: Branch) -> str:
     """What a block of each kernel takes of an SM at the size that is measured, and so how many fit."""
-    problem = _posed(branch.shapes["measured"])
+    problem = _posed(branch, branch.shapes["measured"])
     rows: dict[str, list[str]] = {}
     kernels = branches.select(branch.name, problem)
     for kernel in kernels:
@@ -176,16 +182,18 @@ def blocks_of(branch: Branch) -> Mapping[str, Block]:
     """The blocks of a branch's page."""
     of_parts = all(issubclass(kernel.plan_kind, PartsPlan) for kernel in branch.kernels)
     first: Mapping[str, Block] = {"cut": cut_block} if of_parts else {"arithmetic": arithmetic_block}
-    return {**first, "measured": measured_block, "counted": counted_block, "limits": limits_block}
+    measured: Mapping[str, Block] = {"measured": measured_block} if branch.name in MEASURED else {}
+    return {**first, **measured, "counted": counted_block, "limits": limits_block}
 
 
-def _posed(shape: tuple[int, int, int]) -> Problem:
-    return Problem(*shape, BF16, None, *branches.LAYOUTS)
+def _posed(branch: Branch, shape: tuple[int, int, int]) -> Problem:
+    return Problem(*shape, branch.dtype, None, *branches.LAYOUTS)
 
 
 def _sized(branch: Branch) -> Iterator[tuple[BranchKernel, Problem, BranchPlan]]:
     for kernel in branch.kernels:
-        for problem in map(_posed, SIZES[branch.name]):
+        for size in SIZES[branch.name]:
+            problem = _posed(branch, size)
             with suppress(UsageError):  # not every kernel takes every size
                 yield kernel, problem, kernel.plan_for(problem, aligned=True)
 

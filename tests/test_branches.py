@@ -14,7 +14,7 @@ from tilewright.backends.emulator import EmulatorBackend
 from tilewright.climb import climb
 from tilewright.count import count
 from tilewright.derive import derived
-from tilewright.dtypes import BF16, FP32
+from tilewright.dtypes import BF16, FP32, DType
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.gpu import get_gpu
 from tilewright.kernel_file import front_matter
@@ -29,8 +29,12 @@ GEMV, MMA = branches.branch("decode").kernels
 each_kernel = pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.path.stem)
 
 
-def posed(m: int, n: int, k: int) -> Problem:
-    return Problem(m, n, k, BF16, None, "row", "column")
+def posed(m: int, n: int, k: int, dtype: DType = BF16) -> Problem:
+    return Problem(m, n, k, dtype, None, "row", "column")
+
+
+def posed_for(kernel: branches.BranchKernel, shape: tuple[int, int, int]) -> Problem:
+    return posed(*shape, branches.branch(kernel.branch).dtype)
 
 
 # ---- the registry ----------------------------------------------------------------------------------------------------
@@ -80,7 +84,7 @@ def test_a_branch_runs_the_kernels_that_take_the_size() -> None:
 @each_kernel
 def test_plans_come_back_from_json(kernel: branches.BranchKernel) -> None:
     for shape in branches.branch(kernel.branch).shapes.values():
-        plan = kernel.plan_for(posed(*shape), aligned=True)
+        plan = kernel.plan_for(posed_for(kernel, shape), aligned=True)
         values = json.loads(json.dumps(plan.to_dict()))
         assert (values["branch"], values["kernel"]) == (kernel.branch, kernel.name)
         assert "rung" not in values
@@ -196,7 +200,7 @@ def test_every_choice_has_its_reason_in_words() -> None:
 
 @each_kernel
 def test_counted_is_derived(kernel: branches.BranchKernel) -> None:
-    problem = posed(*branches.branch(kernel.branch).shapes["emulated"])
+    problem = posed_for(kernel, branches.branch(kernel.branch).shapes["emulated"])
     plan = kernel.plan_for(problem, aligned=True)
     counted, said = count(EmulatorBackend(), kernel, plan, problem), derived(plan, get_gpu("h200"), problem)
     assert counted is not None
@@ -222,7 +226,7 @@ def test_weights_are_read_once_and_16_bytes_a_lane() -> None:
 @pytest.mark.parametrize("shape", [(3, 37, 129), (1, 1, 1), (2, 64, 0)])
 def test_a_branch_takes_any_size_in_padded_lines(name: str, shape: tuple[int, int, int]) -> None:
     sizes = [each for pair in zip(("--m", "--n", "--k"), map(str, shape), strict=True) for each in pair]
-    result = run("verify", "--branch", name, *sizes, "--dtype", "bf16", "--backend", "emulator", "--json")
+    result = run("verify", "--branch", name, *sizes, "--backend", "emulator", "--json")
     assert result.exit_code == 0, result.stderr
     assert all(row["ok"] for row in json.loads(result.stdout)["results"])
 

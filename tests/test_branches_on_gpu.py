@@ -10,7 +10,6 @@ import pytest
 
 from tilewright import branches
 from tilewright.backends.base import Backend
-from tilewright.dtypes import BF16
 from tilewright.operands import random_operands
 from tilewright.plan_base import Plan
 from tilewright.problem import Problem
@@ -31,7 +30,8 @@ def planned(kernel: branches.BranchKernel, problem: Problem, dependent: bool) ->
 @each_launch
 @each_kernel
 def test_a_thousand_launches_give_the_same_bits(cuda: Backend, kernel: branches.BranchKernel, dependent: bool) -> None:
-    problem = Problem(*branches.branch(kernel.branch).shapes["measured"], BF16, None, *branches.LAYOUTS)
+    found = branches.branch(kernel.branch)
+    problem = Problem(*found.shapes["measured"], found.dtype, None, *branches.LAYOUTS)
     operands = make_operands(cuda, problem, *random_operands(problem))
     launch = prepare(cuda, kernel, planned(kernel, problem, dependent), operands)
     launch(cuda)
@@ -47,7 +47,7 @@ def test_a_chain_under_dependent_launches_is_that_of_one_after_another(
     cuda: Backend, kernel: branches.BranchKernel
 ) -> None:
     """Each layer reads what the one before wrote; only the weights may be loaded early."""
-    problem = Problem(TOKENS, WIDTH, WIDTH, BF16, None, *branches.LAYOUTS)
+    problem = Problem(TOKENS, WIDTH, WIDTH, branches.branch(kernel.branch).dtype, None, *branches.LAYOUTS)
     x, _ = random_operands(problem)
     layers = []
     for seed in range(LAYERS):

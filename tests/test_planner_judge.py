@@ -13,7 +13,7 @@ import tilewright
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
 from tilewright.plan_branch import BranchPlan
-from tilewright.plan_simt import SimtPlan
+from tilewright.plan_simt32 import Simt32Plan
 from tilewright.plan_tensor import TensorPlan
 from tilewright.planner import constraints
 from tilewright.planner.judgement import Finding, Judgement
@@ -372,13 +372,13 @@ def test_an_assumed_gpu_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_blocks_that_share_an_sm_have_places_at_the_same_time() -> None:
-    """Of rung 5 an SM holds four blocks with 48 KB each, of rung 4 as many as its plan says."""
+    """Of rung 5 an SM holds four blocks with 48 KB each, of the CUDA-core kernels as many as the plan says."""
     odd = judged(1024, 1024, 1025, tile=(64, 64, 64))
     assert "256 tiles / 528 at a time = 0.4848 waves: 1 to run" in found(odd)["waves"].sentence
     assert odd.candidate is not None
     assert (odd.candidate.waves, odd.candidate.wave_efficiency) == (1, 256 / 528)
     for each in tilewright.plan(2048, 2048, 512, dtype="fp32", gpu="h200").ranked:
-        assert isinstance(each.plan, SimtPlan)
+        assert isinstance(each.plan, Simt32Plan)
         places = 132 * each.plan.blocks_per_sm
         assert each.waves == -(-each.tiles // places)
         assert each.wave_efficiency == each.tiles / (each.waves * places)

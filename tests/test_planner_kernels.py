@@ -18,7 +18,7 @@ from tilewright.run import make_operands
 @pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
 @pytest.mark.parametrize("which", range(1, len(simt.TILES)))
 def test_smaller_tiles_of_the_cuda_cores_are_exact(which: int, dtype: DType) -> None:
-    plan = simt.plans(dtype, "row", "row", True)[which]
+    plan = simt.rung_plans(dtype, "row", "row", True)[which]
     emulator = EmulatorBackend("eager")
     problem = Problem(plan.bm + 24, plan.bn + 8, 2 * plan.bk + 8, dtype)
     operands = make_operands(emulator, problem, *random_operands(problem, fill="integers"))

@@ -93,7 +93,7 @@ def test_configurations(shape: Shape) -> None:
 def test_plans_of_branches_come_back_too() -> None:
     for branch in branches.branches().values():
         for kernel in branch.kernels:
-            plan = kernel.plan_for(DECODE.problem, aligned=True)
+            plan = kernel.plan_for(DECODE.problem.changed(dtype=branch.dtype), aligned=True)
             values = values_of(plan)
             assert (values["branch"], values["kernel"]) == (branch.name, kernel.name)
             assert read_plan(json.loads(json.dumps(values))) == plan

@@ -1,4 +1,4 @@
-"""The branches off the ladder: kernels for the shapes that its last rung, a large tile, is wrong for.
+"""The branches off the ladder: kernels for what its last rung, a large tile on tensor cores, is wrong for.
 
 A branch is one or more files in ``cuda/branches`` whose front matter names it, each with a class of plans that gives
 itself a default for a problem. Nothing else has to know a branch.
@@ -28,12 +28,14 @@ _PLANS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("swapab", "swap-ab"): ("plan_swapab", "SwapAbPlan"),
     ("splitk", "split-k"): ("plan_splitk", "SplitKPlan"),
     ("streamk", "stream-k"): ("plan_streamk", "StreamKPlan"),
+    ("simt", "fp32"): ("plan_simt32", "Simt32Plan"),
 }
 _SHAPES: Mapping[str, Mapping[Literal["emulated", "measured", "ragged"], Shape]] = {
     "decode": {"emulated": (2, 2560, 4096), "measured": (2, 4096, 4096), "ragged": (3, 77, 1033)},
     "swapab": {"emulated": (16, 256, 1024), "measured": (16, 4096, 4096), "ragged": (13, 200, 1544)},
     "splitk": {"emulated": (128, 128, 4096), "measured": (1024, 1024, 8192), "ragged": (130, 136, 1544)},
     "streamk": {"emulated": (256, 384, 512), "measured": (2304, 2304, 4096), "ragged": (130, 520, 520)},
+    "simt": {"emulated": (128, 256, 128), "measured": (4096, 4096, 4096), "ragged": (129, 257, 33)},
 }
 
 
@@ -88,6 +90,11 @@ class Branch:
     name: str
     kernels: tuple[BranchKernel, ...]
     shapes: Mapping[Literal["emulated", "measured", "ragged"], Shape]
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the operands where the caller names none."""
+        return self.kernels[0].dtypes[0]
 
 
 LAYOUTS: tuple[Layout, Layout] = ("row", "column")

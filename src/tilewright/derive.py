@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import roofline
+from tilewright.derive_simt import derived_simt
 from tilewright.derive_tensor import derived_tensor
 from tilewright.gpu import GpuSpec
 from tilewright.plan_base import Plan
@@ -26,25 +27,7 @@ def derived(plan: Plan, gpu: GpuSpec, problem: Problem | None = None) -> dict[st
     if isinstance(plan, TensorPlan):
         return derived_tensor(plan, gpu)
     assert isinstance(plan, SimtPlan)
-    return _simt(plan, gpu)
-
-
-def _simt(plan: SimtPlan, gpu: GpuSpec) -> dict[str, Any]:
-    itemsize = plan.dtype.itemsize
-    if plan.stages == 0:
-        intensity, shared = roofline.naive_intensity(itemsize), None
-    else:
-        intensity = roofline.tile_intensity(plan.bm, plan.bn, itemsize)
-        shared = roofline.shared_load_bytes_per_mac(plan.tm or 1, plan.tn or 1, itemsize)
-    wide = 16 if plan.tm else itemsize
-    return {
-        "flop_per_byte": intensity.value,
-        "shared_load_bytes_per_mac": 0.0 if shared is None else shared.value,
-        "bottleneck": roofline.bottleneck(
-            intensity.value, None if shared is None else shared.value, itemsize, gpu, load_bytes=wide
-        ),
-        "formula": "; ".join(str(part) for part in (intensity, shared) if part is not None),
-    }
+    return derived_simt(plan, gpu)
 
 
 def problem_arithmetic(problem: Problem) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from tilewright import branches, ladder
-from tilewright.dtypes import BF16, DType
+from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.kernel_file import KernelFile
 from tilewright.plan_base import Plan
@@ -48,11 +48,11 @@ def select(
 ) -> Mapping[DType, Sequence[KernelFile]]:
     """What there is to run by dtype: of the ladder as ``ladder.select`` has it, of a branch the kernels that take it.
 
-    Without a dtype a branch runs bf16. Raises ``UsageError`` when nothing is left, and for rungs of a branch.
+    Without a dtype a branch runs its own. Raises ``UsageError`` when nothing is left, and for rungs of a branch.
     """
     if branch is None:
         return ladder.select(rungs, dtype, *layouts)
     if rungs is not None:
         raise UsageError(f"rungs {rungs!r} are of the ladder, and branch {branch!r} lies off it: name one of the two")
-    problem = Problem(*shape, dtype or BF16, None, *layouts)
+    problem = Problem(*shape, dtype or branches.branch(branch).dtype, None, *layouts)
     return {problem.dtype: branches.select(branch, problem)}

@@ -2,26 +2,21 @@
 // name: double-buffered
 // title: Tile k + 1 arrives while tile k is computed
 // idea: Two buffers: B comes by cp.async, A through registers because it is transposed; fragments are loaded one k ahead, across the barrier.
-#include <tw/cp_async.cuh>
 #include <tw/memory.cuh>
 #include <tw/micro_tile.cuh>
-#include <tw/row.cuh>
+#include <tw/step_loader.cuh>
 #include <tw/types.cuh>
 
 using tw::i64;
 using namespace plan;
 
-constexpr int V = 16 / sizeof(T);   // elements in a 16-byte access
-constexpr int KW = 32 / sizeof(T);  // elements of a row of A in one 32-byte sector
+constexpr int V = 16 / sizeof(T);  // elements in a 16-byte access
 // A warp's lanes lie LANES_M x LANES_N over its part of the tile, whatever the tile and the micro-tile.
 constexpr int LANES_M = BM / TM / WARPS_M, LANES_N = BN / TN / WARPS_N;
 static_assert(LANES_M * LANES_N == 32 && WARPS_M * WARPS_N * 32 == THREADS, "the warps do not cover the tile");
-constexpr int A_PIECES = BM * BK / V / THREADS, B_PIECES = BK * BN / V / THREADS;  // 16-byte pieces a thread
-constexpr int B_STEP = THREADS * V / BN;  // rows from one piece of B to the next
-static_assert(A_PIECES * V * THREADS == BM * BK && B_PIECES * B_STEP == BK, "the threads do not divide a tile");
 
 struct Shared {
-  T a[2][BK][BM + PAD];  // transposed; PAD = 4 spreads the KW x 16 patch that a warp stores over all banks
+  T a[2][BK][BM + PAD];  // transposed
   T b[2][BK][BN];
 };
 
@@ -31,48 +26,27 @@ tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, T* c, i64
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
-  const int t = threadIdx.x, lane = t % 32, warp = t / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int tx = warp % WARPS_N * LANES_N * TN + lane % LANES_N * V;
   const int ty = warp / WARPS_N * LANES_M * TM + lane / LANES_N * 4;
   float acc[TM][TN] = {}, av[2][TM], bv[2][TN];
 
-  // Where this thread's pieces of the next K-step lie. Rows of A past m are read from row m - 1: nothing of them is stored.
-  const T *a_next[A_PIECES], *b_next = b + t * V / BN * ldb + col0 + t * V % BN;
-#pragma unroll
-  for (int p = 0; p < A_PIECES; ++p) {  // two lanes a sector, 16 rows a request
-    const int i = p * THREADS + t, r = row0 + i / 2 % BM;
-    a_next[p] = a + (r < m ? r : m - 1) * lda + i / (2 * BM) * KW + i % 2 * V;
-  }
-  const int whole_k = ALIGNED && col0 + BN <= n ? k : 0;  // up to here no K-step needs a bound
-  tw::Vec<T, V> staged[A_PIECES];
+  tw::StepLoader<T, false, BN, BK, THREADS, ALIGNED> columns(b, ldb, col0, n);
+  tw::StepLoader<T, true, BM, BK, THREADS, ALIGNED> rows(a, lda, row0, m);
+  const int whole_k = ALIGNED && columns.fits() ? k : 0;  // up to here no K-step needs a bound
   const auto fetch = [&](int k0, int buffer) {
-    T* shared = &s.b[buffer][t * V / BN][t * V % BN];
     if (k0 + BK <= whole_k) {
-#pragma unroll
-      for (int p = 0; p < A_PIECES; ++p) staged[p] = tw::load<V>(a_next[p]);
-#pragma unroll
-      for (int p = 0; p < B_PIECES; ++p) tw::cp_async<16>(shared + p * B_STEP * BN, b_next + p * B_STEP * ldb);
+      rows.fetch<true>(s.a[buffer], k - k0);
+      columns.fetch<true>(s.b[buffer], k - k0);
     } else {
-#pragma unroll
-      for (int p = 0; p < A_PIECES; ++p)
-        staged[p] = tw::load_row<V>(a_next[p], 0, k - k0 - (p * THREADS + t) / (2 * BM) * KW - t % 2 * V, ALIGNED);
-#pragma unroll
-      for (int p = 0; p < B_PIECES; ++p) {
-        const int length = k0 + t * V / BN + p * B_STEP < k ? n - col0 - t * V % BN : 0;
-        tw::store<V>(shared + p * B_STEP * BN, tw::load_row<V>(b_next + p * B_STEP * ldb, 0, length, ALIGNED));
-      }
+      rows.fetch<false>(s.a[buffer], k - k0);
+      columns.fetch<false>(s.b[buffer], k - k0);
     }
     tw::cp_async_commit();
   };
   const auto hand_over = [&](int buffer) {
-#pragma unroll
-    for (int p = 0; p < A_PIECES; ++p) {
-      const int i = p * THREADS + t;
-#pragma unroll
-      for (int e = 0; e < V; ++e) s.a[buffer][i / (2 * BM) * KW + i % 2 * V + e][i / 2 % BM] = staged[p][e];
-      a_next[p] += BK;  // only here: the load that still reads the old address would hold it up
-    }
-    b_next += BK * ldb;
+    rows.hand_over(s.a[buffer]);
+    columns.hand_over(s.b[buffer]);
     tw::cp_async_wait<0>();
     __syncthreads();
   };

@@ -25,12 +25,12 @@ __device__ __forceinline__ void multiply(float (&acc)[TM][TN], const float (&a)[
     }
 }
 
-// The block to C, its first element at (row, col): rows in groups of 4, ROW_STRIDE apart, columns in groups of V
-// elements (16 bytes), COL_STRIDE apart. What lies outside m x n is left out.
-template <int ROW_STRIDE, int COL_STRIDE, class T, int TM, int TN>
+// The block to C, its first element at (row, col): rows in groups of 4, ROW_STRIDE apart, columns in groups of WIDTH
+// (0: of 16 bytes), COL_STRIDE apart. What lies outside m x n is left out.
+template <int ROW_STRIDE, int COL_STRIDE, int WIDTH = 0, class T, int TM, int TN>
 __device__ __forceinline__ void store_block(T* c, i64 ldc, int row, int col, int m, int n, const float (&acc)[TM][TN],
                                             bool aligned) {
-  constexpr int V = 16 / sizeof(T);
+  constexpr int V = WIDTH ? WIDTH : 16 / sizeof(T);
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
     const int r = row + i / 4 * ROW_STRIDE + i % 4;

@@ -1,8 +1,9 @@
-"""Rung 4: fp32 multiply-adds on the CUDA cores, of fp32 or bf16 operands."""
+"""fp32 multiply-adds on the CUDA cores: the SIMT branch for fp32 operands, rung 4 for bf16."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from tilewright.errors import UsageError
 from tilewright.gpu import GpuSpec
 from tilewright.plan_base import Plan
 from tilewright.plan_simt import SimtPlan
+from tilewright.plan_simt32 import SCHEDULERS, Simt32Plan
 from tilewright.plan_tensor import SHARED_LIMIT
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.facts import Shape, candidate
@@ -38,25 +40,34 @@ TILES: tuple[dict[str, int], ...] = (
 )
 
 
-def plans(dtype: DType, a: Layout, b: Layout, aligned: bool) -> list[SimtPlan]:
-    """The plans of the family. Raises ``UsageError`` for a dtype or layout that the rung does not run."""
+AnyPlan = SimtPlan | Simt32Plan
+
+
+def plans(problem: Problem) -> Sequence[AnyPlan]:
+    """The plans of the family. Raises ``UsageError`` for a dtype or layout that none of its kernels runs."""
+    if problem.dtype in Simt32Plan.dtypes:
+        return Simt32Plan.choices(problem, aligned=problem.aligned)
+    return rung_plans(problem.dtype, problem.a_layout, problem.b_layout, problem.aligned)
+
+
+def rung_plans(dtype: DType, a: Layout, b: Layout, aligned: bool) -> list[SimtPlan]:
+    """Those of rung 4. Raises ``UsageError`` for a dtype or layout that the rung does not run."""
     default = ladder.rung(RUNG).plan(dtype, aligned=aligned, a_layout=a, b_layout=b)
     assert isinstance(default, SimtPlan)
     return [default.with_(**changes) for changes in TILES]
 
 
 class Simt(Family):
-    """Rung 4 in four tiles."""
+    """The SIMT branch in the tiles it has, and rung 4 in four."""
 
     name = "simt"
     rungs = range(RUNG + 1)
     residuals = ("issue",)  # stalls, addresses and all else that its instructions have beside their number
 
     def refusal(self, problem: Problem) -> str | None:
-        """The rung knows its dtypes and its layout."""
+        """The plans know their dtypes and layouts."""
         try:
-            found = plans(problem.dtype, problem.a_layout, problem.b_layout, problem.aligned)
-            found[0].storing(problem.out_dtype)
+            plans(problem)[0].storing(problem.out_dtype)
         except UsageError as error:
             return str(error)
         return None
@@ -67,17 +78,23 @@ class Simt(Family):
         assert isinstance(default, SimtPlan)
         return candidate(problem, _shape(default, machine.sms), rejected=reason)
 
+    def prices(self, plan: Plan) -> bool:
+        """Those of the branch and of the rungs."""
+        return isinstance(plan, AnyPlan)
+
     def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
-        """An offer of one plan, as it is: also those of rungs 0 to 3, which lead to this one."""
-        assert isinstance(plan, SimtPlan)
+        """An offer of one plan, as it is: also those of rungs 0 to 3, which lead to rung 4."""
+        assert isinstance(plan, AnyPlan)
         return self._offered([plan], problem, machine)
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
-        """Its tiles."""
-        found = plans(problem.dtype, problem.a_layout, problem.b_layout, problem.aligned)
+        """Its tiles, those of the branch as dependent launches where the machine has them."""
+        found = plans(problem)
+        if machine.dependent_launch:
+            found = [p.with_(dependent_launch=True) if isinstance(p, Simt32Plan) else p for p in found]
         return self._offered(found, problem, machine)
 
-    def _offered(self, found: list[SimtPlan], problem: Problem, machine: Machine) -> Offer:
+    def _offered(self, found: Sequence[AnyPlan], problem: Problem, machine: Machine) -> Offer:
         shared_by = [p.blocks_per_sm if p.tm else _blocks(p, machine.gpu) for p in found]
 
         def column(values: Iterable[float]) -> Floats:
@@ -87,6 +104,9 @@ class Simt(Family):
         bm, bn = (np.array([getattr(p, name) for p in found], dtype=np.int64) for name in ("bm", "bn"))
         bk, itemsize = found[0].bk, problem.dtype.itemsize
         macs = bm * bn * bk
+        tiles = -(-problem.m // bm) * -(-problem.n // bn)
+        resident = np.minimum(np.array(shared_by), -(-tiles // machine.sms))
+        warps = np.array([p.threads // 32 for p in found]) * resident  # fewer than schedulers leave some without work
         fills = (bm + bn) * bk * itemsize
         port = column(_port_bytes_per_mac(p, gpu) for p in found) * macs
         issue = column(_instructions_per_mac(p) for p in found)
@@ -98,7 +118,7 @@ class Simt(Family):
             bn=bn,
             bk=bk,
             shared_by=np.array(shared_by),
-            tensor_clk=macs / (gpu.fp32_fma_per_clock * c.fma_share),
+            tensor_clk=macs / (gpu.fp32_fma_per_clock * c.fma_share) * np.maximum(1.0, SCHEDULERS / warps),
             port_clk=(port + fills) / gpu.shared_bytes_per_clock,
             issue_clk=STEP_CLK
             + (bm + bn) * bk / (LANES * width)
@@ -108,19 +128,20 @@ class Simt(Family):
             pj_per_flop=c.energy_pj_per_flop,
             most_mhz=c.boost_clock_mhz,
         )
-        estimate = Estimate(work, problem, machine)
+        launch_us = np.where([p.dependent for p in found], 0.0, work.launch_us)
+        estimate = Estimate(replace(work, launch_us=launch_us), problem, machine)
 
         def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
             shape = _shape(found[index], machine.sms * shared_by[index])
             return candidate(problem, shape, plan=found[index], terms_us=terms, predicted_us=predicted)
 
-        ties = np.stack([-bm * bn, bm], axis=1)
+        ties = np.stack([-bm * bn, bm, np.arange(len(bm))], axis=1)
         useful = useful_share(work, problem)
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, nothing, SPREAD)
 
 
-def _port_bytes_per_mac(plan: SimtPlan, gpu: GpuSpec) -> float:
+def _port_bytes_per_mac(plan: AnyPlan, gpu: GpuSpec) -> float:
     """What the port carries for a multiply-add, in bytes of its full width.
 
     From shared memory as ``roofline`` counts it. Rung 0 has none: its warps ask L1, the same port, for a word of A that
@@ -128,13 +149,13 @@ def _port_bytes_per_mac(plan: SimtPlan, gpu: GpuSpec) -> float:
     """
     itemsize = plan.dtype.itemsize
     if plan.stages == 0:
-        return (32 if plan.swapped else 1) * gpu.shared_bytes_per_clock / 32 + 4
+        return (32 if isinstance(plan, SimtPlan) and plan.swapped else 1) * gpu.shared_bytes_per_clock / 32 + 4
     per_mac = roofline.shared_load_bytes_per_mac(plan.tm or 1, plan.tn or 1, itemsize)
     width = 16 if plan.tm else itemsize
     return roofline.shared_port_demand(per_mac.value, gpu, load_bytes=width).value / gpu.fp32_fma_per_clock
 
 
-def _instructions_per_mac(plan: SimtPlan) -> float:
+def _instructions_per_mac(plan: AnyPlan) -> float:
     """What a thread issues for a multiply-add: itself, and its part of loading a fragment and of making it fp32.
 
     An SM issues four instructions of 32 lanes a clock, as many as it has multiply-adds, so each other one takes the
@@ -147,12 +168,12 @@ def _instructions_per_mac(plan: SimtPlan) -> float:
     return 1 + (loads + converted) / (tm * tn)
 
 
-def _blocks(plan: SimtPlan, gpu: GpuSpec) -> int:
+def _blocks(plan: AnyPlan, gpu: GpuSpec) -> int:
     """Blocks an SM holds of the rungs whose plans do not say, by their threads."""
     return max(1, gpu.max_threads_per_sm // plan.threads)
 
 
-def _shape(plan: SimtPlan, places: int) -> Shape:
+def _shape(plan: AnyPlan, places: int) -> Shape:
     stages = max(1, plan.stages)
     stage = max(1, plan.shared_bytes // stages)
     return Shape(
