@@ -79,7 +79,7 @@ def whole_of(part: Array) -> Array:
 sizes = st.one_of(st.integers(0, 3), st.sampled_from([8, 16, 33, 64, 65]))
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(m=sizes, n=sizes, k=sizes, data=st.data())
 def test_any_shape_layout_and_padding(backend: str, m: int, n: int, k: int, data: st.DataObject) -> None:
     a = laid_out(data.draw(laid), m, k, BF16)
@@ -275,3 +275,86 @@ def test_fp32_is_fp32(backend: str) -> None:
     a = np.array([[1024.5]], np.float32)
     assert matmul(a, np.ones((1, 1), np.float32), backend=backend) == 1024.5
     assert FP32.numpy == a.dtype
+
+
+def test_what_follows_the_product(backend: str) -> None:
+    a, b, c = integers(1, (24, 40), BF16), integers(2, (40, 16), BF16), integers(3, (24, 16), BF16)
+    acc, addend = np.matmul(a.astype(np.float32), b.astype(np.float32)), c.astype(np.float32)
+    bias, column = integers(4, (16,), BF16), integers(5, (24, 1), BF16)
+    calls: list[tuple[dict[str, Any], Array]] = [
+        ({"alpha": 0.5}, acc * 0.5),
+        ({"beta": 2, "c": c}, acc + 2 * addend),
+        ({"c": np.full((24, 16), np.nan, BF16.numpy)}, acc),
+        ({"bias": bias, "alpha": 0.25, "beta": -1, "c": c}, acc * 0.25 - addend + bias.astype(np.float32)),
+        ({"bias": column}, acc + column.astype(np.float32)),
+        ({"epilogue": tilewright.relu}, np.maximum(acc, 0)),
+        ({"out_dtype": "fp32", "bias": bias}, acc + bias.astype(np.float32)),
+        (
+            {"epilogue": lambda acc, r, s: acc * s + r, "args": {"r": c[::-1], "s": 3}},
+            acc * 3 + addend[::-1],
+        ),
+    ]
+    for number, (options, wanted) in enumerate(calls):
+        found = matmul(a, b, backend=backend, **options)
+        same(found, wanted.astype(found.dtype))
+        if backend == "emulator" and number < len(calls) - 1:
+            continue  # each is another kernel to build
+        out = np.zeros((16, 24), found.dtype).T
+        matmul(a, b, backend=backend, out=out, **{**options, "out_dtype": None})
+        same(out, wanted.astype(found.dtype))
+    held = c.copy()
+    matmul(a, b, beta=1, c=held, out=held, backend=backend)
+    same(held, (acc + addend).astype(BF16.numpy))
+    k0 = matmul(a[:, :0], b[:0], beta=3, c=c, backend=backend)
+    same(k0, (3 * addend).astype(BF16.numpy))
+
+
+def test_several_results(backend: str) -> None:
+    a, b = integers(1, (24, 40), BF16), integers(2, (40, 16), BF16)
+    acc = np.matmul(a.astype(np.float32), b.astype(np.float32))
+    found = matmul(a, b, epilogue=lambda acc: (tilewright.relu(acc), acc), backend=backend)
+    same(found[0], np.maximum(acc, 0).astype(BF16.numpy))
+    same(found[1], acc.astype(BF16.numpy))
+    outs = np.zeros((24, 16), BF16.numpy), np.zeros((24, 16), np.float32)
+    assert matmul(a, b, epilogue=lambda acc: (tilewright.relu(acc), acc), out=outs, backend=backend) is outs
+    same(outs[1], acc)
+    for out, message in (
+        (outs[0], "out has 1 arrays and the call 2 results"),
+        ((outs[0], outs[0]), r"out\[1\] shares memory with out\[0\]"),
+        ((outs[0], outs[1][:12]), r"out\[1\] has shape \(12, 16\)"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            matmul(a, b, epilogue=lambda acc: (acc, acc + 1), out=out, backend=backend)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": "x"}, "alpha is a str; it must be a number"),
+        ({"beta": 1}, "beta is 1.0 and c is None"),
+        ({"beta": 0, "c": np.zeros((3, 16), np.float16)}, r"c has shape \(3, 16\), which does not fit C, 24x16"),
+        ({"bias": np.zeros(7, np.float16)}, r"bias has shape \(7,\)"),
+        ({"bias": np.zeros(16, np.float64)}, "bias has dtype float64"),
+        ({"args": {"x": 1}}, "args has x and epilogue is None"),
+        ({"epilogue": tilewright.relu, "args": [1]}, "args is a list; it must map names"),
+        ({"epilogue": lambda acc, v: acc, "args": {"v": [1.0]}}, r"args\['v'\] is a list"),
+        ({"epilogue": lambda acc: acc.sum()}, "sum"),
+    ],
+)
+def test_what_cannot_follow_a_product(options: dict[str, Any], message: str) -> None:
+    a, b = integers(1, (24, 40), FP16), integers(2, (40, 16), FP16)
+    with pytest.raises(UsageError, match=message):
+        matmul(a, b, backend="emulator", **options)
+
+
+def test_a_prepared_matmul_takes_other_numbers_and_arrays(backend: str) -> None:
+    a, b, bias = integers(1, (24, 40), BF16), integers(2, (40, 16), BF16), integers(3, (16,), BF16)
+    acc = np.matmul(a.astype(np.float32), b.astype(np.float32))
+    with Matmul(a, b, alpha=0.5, bias=bias, backend=backend) as prepared:
+        same(prepared.execute(), (acc * 0.5 + bias.astype(np.float32)).astype(BF16.numpy))
+        found = prepared.execute(alpha=0.25, bias=bias[::-1].copy())
+        same(found, (acc * 0.25 + bias[::-1].astype(np.float32)).astype(BF16.numpy))
+        with pytest.raises(UsageError, match="alpha asks for another kernel"):
+            prepared.execute(alpha=1)
+        with pytest.raises(UsageError, match="epilogue cannot be changed"):
+            prepared.execute(epilogue=tilewright.relu)

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from tilewright.errors import UsageError
 from tilewright.library import hot
-from tilewright.library.arrange import result_dtypes
+from tilewright.library.arrange import results_of
 from tilewright.library.arrays import Array, view
 from tilewright.library.calls import explained, made_ready, run, tight
 from tilewright.library.explain import Explanation
@@ -46,9 +46,9 @@ def matmul(
 
     All that follows the product is done in fp32 by the same kernel, and rounded once. ``c`` is broadcast to the result
     and not read where ``beta`` is 0; ``out`` may be ``c``. ``bias`` has a value a column ``(n,)`` or a row ``(m, 1)``.
-    ``epilogue`` is a function of the fp32 values and of ``args``, arrays and numbers by its parameters' names; it is
-    traced once for each function object. A tuple that it returns is as many results, and ``out`` and ``out_dtype`` may
-    then be tuples too. Where ``alpha`` is 0, NaN and infinities of the product still show.
+    ``epilogue`` is a function of the fp32 values and of ``args``, arrays and numbers by its parameters' names. A tuple
+    that it returns is as many results, and ``out`` and ``out_dtype`` may then be tuples too. Where ``alpha`` is 0, NaN
+    and infinities of the product still show.
 
     The kernel is queued on ``stream`` (a CUDA stream or its handle; None: the current one of the arrays' library) and
     not waited for; with NumPy's arrays everything is copied there and back, and is done on return. ``plan`` forces a
@@ -192,7 +192,7 @@ class Matmul:
         outs, after = first.outs, first.after
         if out is not None:
             given = tuple(out) if isinstance(out, tuple | list) else (out,)
-            likes = first.outs or tight(first, result_dtypes(first))
+            likes = first.outs or tight(first, results_of(first))
             if len(given) != len(likes):
                 raise UsageError(f"out has {len(given)} arrays; this Matmul has {len(likes)} results")
             outs = tuple(_alike(view(x, "out"), y, "out") for x, y in zip(given, likes, strict=True))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.epilogue.code import PLAIN
 from tilewright.epilogue.compose import Described
 from tilewright.library.arrays import Array
 from tilewright.library.choose import Question, operand_lines
-from tilewright.library.fused import After, Fused, described, fused
+from tilewright.library.fused import Fused, described, fused
 from tilewright.library.prepared import MORE, stand_in
 from tilewright.library.request import Request
 from tilewright.library.shapes import as_matrices, product
@@ -66,34 +64,21 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     return Arranged(replace(question, epilogue=composed.code.digest), fused(composed, views, MORE, stand_in))
 
 
-def result_dtypes(request: Request) -> tuple[DType, ...]:
-    """The element types of the results: an epilogue may have several. Raises ``UsageError`` as ``arranged``."""
-    if request.after is None:
-        return request.out_dtypes[:1]
-    key = (request.after.key, request.a.shape, request.b.shape, request.out_dtypes)
-    return _result_dtypes(key, _Held(request))
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The element types of the results, of which an epilogue may have several, and the digest of what computes them."""
+
+    dtypes: tuple[DType, ...]
+    digest: str | None = None
 
 
-@dataclass(frozen=True)
-class _Held:
-    """A request that is no part of a key."""
-
-    request: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@lru_cache(maxsize=4096)
-def _result_dtypes(key: Any, held: _Held) -> tuple[DType, ...]:
-    request: Request = held.request
-    after: After | None = request.after
-    assert after is not None
+def results_of(request: Request) -> Results:
+    """What a request gives. A function is traced again where it may have changed. Raises ``UsageError``."""
+    after = request.after
+    if after is None:
+        return Results(request.out_dtypes[:1])
     placed = after.placed(request.a.shape, request.b.shape, request.shape)
     arrays = dict(after.arrays)
     seen = {name: Described(arrays[name].dtype, each.along) for name, each in placed.items()}
-    outputs = after.composed(seen, request.out_dtypes).code.outputs
-    return (request.out_dtypes[0], *(each.dtype for each in outputs))
+    composed = after.composed(seen, request.out_dtypes)
+    return Results((request.out_dtypes[0], *(each.dtype for each in composed.code.outputs)), composed.graph.digest)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilewright.dtypes import DType
 from tilewright.library import staging
-from tilewright.library.arrange import arranged, result_dtypes
+from tilewright.library.arrange import Results, arranged, results_of
 from tilewright.library.arrays import HOST, Array, place, view
 from tilewright.library.choose import choose
 from tilewright.library.explain import Explanation, explanation
@@ -24,15 +23,15 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     Several results are a tuple.
     """
     at = place_of(request)
-    dtypes = result_dtypes(request)
-    require_outs(request, len(dtypes))
+    results = results_of(request)
+    require_outs(request, len(results.dtypes))
     require_apart(request.outs, request)
     if request.a.device == HOST and at.backend.name == "cuda":
-        return _run_staged(request, at, out, dtypes)
+        return _run_staged(request, at, out, results)
     on = 0 if at.backend.name != "cuda" else stream_of(stream, request.arrays)
-    made = [] if request.outs else [empty(request.a, request.shape, dtype) for dtype in dtypes]
+    made = [] if request.outs else [empty(request.a, request.shape, dtype) for dtype in results.dtypes]
     outs = request.outs or tuple(view(each, "out") for each in made)
-    ready = ready_for(at, request.a, request.b, outs, request)
+    ready = ready_for(at, request.a, request.b, outs, request, results.digest)
     ready(request.a.pointer, request.b.pointer, outs[0].pointer, on, members(ready, request.after, outs))
     if not made:
         return out, ready
@@ -53,48 +52,48 @@ def members(ready: Ready, after: After | None, outs: Sequence[Array]) -> tuple[i
 def made_ready(request: Request) -> Ready:
     """Choose and compile, for results that are still to be made where none are given."""
     at = place_of(request)
-    dtypes = result_dtypes(request)
-    require_outs(request, len(dtypes))
+    results = results_of(request)
+    require_outs(request, len(results.dtypes))
     if request.a.device != HOST or at.backend.name != "cuda":
-        return ready_for(at, request.a, request.b, request.outs or tight(request, dtypes), request)
+        return ready_for(at, request.a, request.b, request.outs or tight(request, results), request, results.digest)
     there = _copied(request, at)
-    return ready_for(at, there.a, there.b, _rooms(request, at, dtypes), there)
+    return ready_for(at, there.a, there.b, _rooms(request, at, results), there, results.digest)
 
 
-def tight(request: Request, dtypes: Sequence[DType]) -> tuple[Array, ...]:
+def tight(request: Request, results: Results) -> tuple[Array, ...]:
     """The results that a request without ``out`` gets, before they have memory."""
     strides, step = [], 1
     for length in reversed(request.shape):
         strides.append(step)
         step *= max(length, 1)
     made = tuple(reversed(strides))
-    return tuple(Array(0, request.shape, made, each, request.a.device, request.a.kind, None) for each in dtypes)
+    return tuple(Array(0, request.shape, made, each, request.a.device, request.a.kind, None) for each in results.dtypes)
 
 
 def explained(request: Request) -> Explanation:
     """What a request would do: nothing is compiled."""
-    dtypes = result_dtypes(request)
-    require_outs(request, len(dtypes))
-    laid = arranged(request, request.a, request.b, request.outs or tight(request, dtypes))
+    results = results_of(request)
+    require_outs(request, len(results.dtypes))
+    laid = arranged(request, request.a, request.b, request.outs or tight(request, results))
     choice = None if laid.empty else choose(laid.question, request.options.plan)
     emulated = request.options.backend == "emulator"
     where = "the emulator" if emulated else place(max(request.a.device, 0))
     return explanation(request, laid.question.product, choice, where, laid.after)
 
 
-def _run_staged(request: Request, at: Place, out: Any, dtypes: Sequence[DType]) -> tuple[Any, Ready]:
+def _run_staged(request: Request, at: Place, out: Any, results: Results) -> tuple[Any, Ready]:
     """NumPy's arrays on a GPU."""
     backend: Any = at.backend
-    there, outs = _copied(request, at), _rooms(request, at, dtypes)
-    ready = ready_for(at, there.a, there.b, outs, there)
+    there, outs = _copied(request, at), _rooms(request, at, results)
+    ready = ready_for(at, there.a, there.b, outs, there, results.digest)
     more = members(ready, there.after, outs)
     ready(there.a.pointer, there.b.pointer, outs[0].pointer, int(backend.stream.handle), more)
-    results = [staging.brought_back(backend, each) for each in outs]
-    for given, result in zip(request.outs, results, strict=False):
+    back = [staging.brought_back(backend, each) for each in outs]
+    for given, result in zip(request.outs, back, strict=False):
         given.owner[...] = result
     if request.outs:
         return out, ready
-    return results[0] if len(results) == 1 else tuple(results), ready
+    return back[0] if len(back) == 1 else tuple(back), ready
 
 
 def _copied(request: Request, at: Place) -> Request:
@@ -107,6 +106,6 @@ def _copied(request: Request, at: Place) -> Request:
     return replace(request, a=a, b=b, outs=(), after=after)
 
 
-def _rooms(request: Request, at: Place, dtypes: Sequence[DType]) -> tuple[Array, ...]:
+def _rooms(request: Request, at: Place, results: Results) -> tuple[Array, ...]:
     backend: Any = at.backend
-    return tuple(staging.room(backend, request.shape, each) for each in dtypes)
+    return tuple(staging.room(backend, request.shape, each) for each in results.dtypes)

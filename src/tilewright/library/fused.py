@@ -43,10 +43,10 @@ class After:
 
     @property
     def key(self) -> Any:
-        """Everything that decides the kernel, which values of numbers and addresses do not."""
+        """What decides the kernel beside the function: not the values of numbers, nor addresses."""
         arrays = tuple((name, each.shape, each.strides, each.dtype.name) for name, each in self.arrays)
         kinds = (self.alpha == 1, self.beta == 0, self.beta == 1)
-        return kinds, self.fn, arrays, tuple(name for name, _ in self.numbers)
+        return kinds, arrays, tuple(name for name, _ in self.numbers)
 
     def placed(self, a: Sequence[int], b: Sequence[int], shape: Sequence[int]) -> dict[str, Placement]:
         """How each array lies under the result of operands of these shapes. Raises ``UsageError``."""

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from typing import Any
 
 from tilewright.backends.cuda_arguments import stream_handle
+from tilewright.epilogue.captured import key_of
 from tilewright.epilogue.compose import name_of
 from tilewright.library.arrays import HOST, view
 from tilewright.library.fused import bits
@@ -112,7 +113,10 @@ def found_after(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: A
     """The part of a key that says what follows the product, and the values of that; None goes the long way."""
     if not _Torch.types or type(alpha) not in _NUMBERS or type(beta) not in _NUMBERS:
         return None
-    key: list[Any] = [epilogue, alpha == 1, beta == 0, beta == 1]
+    function = key_of(epilogue)
+    if function is None:  # what it captured may have changed unseen
+        return None
+    key: list[Any] = [function, alpha == 1, beta == 0, beta == 1]
     values = {"alpha": bits(alpha), "beta": bits(beta)}
     arrays = [("c", c), ("bias", bias)]
     if args is not None:

@@ -93,12 +93,17 @@ class Ready:
             start((b, a, out, 0, *more) if self.swapped else (a, b, out, 0, *more), stream)
 
 
-def ready_for(at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request) -> Ready:
-    """The launches for arrays of this geometry at a place, made at the first call for it."""
+def ready_for(
+    at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request, digest: str | None = None
+) -> Ready:
+    """The launches for arrays of this geometry at a place, made at the first call for it.
+
+    ``digest`` tells what follows the product from all else that may (``arrange.Results``).
+    """
     key: Any = (
         at, a.dtype.name, request.options.plan, request.options.sms,
         tuple((x.shape, x.strides, x.pointer % 16, x.dtype.name) for x in (a, b, *outs)),
-        None if request.after is None else request.after.key,
+        None if request.after is None else request.after.key, digest,
     )  # fmt: skip
     found = _ready.get(key)
     if found is None:

@@ -1,0 +1,176 @@
+"""The short way for tensors, with stand-ins for PyTorch's on a GPU, and the emulator in the GPU's place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright import BF16, DType, Matmul, UsageError, matmul, relu
+from tilewright.backends.base import Backend
+from tilewright.library import arrays, calls, hot, ready
+from tilewright.library.arrays import Array
+from tilewright.library.ready import Place
+
+Held = np.ndarray[Any, Any]
+
+
+class Tensor:
+    """As much of a tensor as is asked for on the short way."""
+
+    def __init__(self, held: Held, index: int = 0) -> None:
+        self.held, self.shape, self.dtype = held, held.shape, held.dtype
+        self.device = SimpleNamespace(index=index)
+        self.requires_grad = False
+        self.negative = False
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(step // self.held.itemsize for step in self.held.strides)
+
+    def data_ptr(self) -> int:
+        return int(self.held.__array_interface__["data"][0])
+
+    def get_device(self) -> int:
+        return int(self.device.index)
+
+    def is_neg(self) -> bool:
+        return self.negative
+
+
+def seen(tensor: Tensor, name: str) -> Array:
+    dtype = next(each for each in (BF16,) if each.numpy == tensor.dtype)
+    device = tensor.device.index
+    return Array(tensor.data_ptr(), tensor.shape, tensor.stride(), dtype, device, "cuda array", tensor)
+
+
+def made(like: Array, shape: tuple[int, ...], dtype: DType) -> Tensor:
+    return Tensor(np.full(shape, np.nan, dtype.numpy))
+
+
+@pytest.fixture
+def long_way(emulator: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A list that grows with every call that is not short; tensors are the stand-ins."""
+    taken: list[str] = []
+    whole = ready.ready_for
+
+    def noted(*given: Any) -> Any:
+        taken.append("long")
+        return whole(*given)
+
+    monkeypatch.setattr(calls, "ready_for", noted)
+    monkeypatch.setattr(calls, "empty", made)
+    monkeypatch.setitem(arrays._readers, Tensor, seen)
+    monkeypatch.setitem(ready._places, 0, Place(emulator))
+    for name, value in (
+        ("types", (Tensor,)),
+        ("grad_enabled", lambda: True),
+        ("raw_stream", lambda index: 0),
+        ("empty", lambda shape, dtype, device: Tensor(np.full(shape, np.nan, dtype))),
+    ):
+        monkeypatch.setattr(hot._Torch, name, value)
+    yield taken
+    hot.forget()
+    ready.forget()
+
+
+def integers(seed: int, *shape: int) -> Tensor:
+    return Tensor(np.random.default_rng(seed).integers(-4, 5, shape).astype(BF16.numpy))
+
+
+def product(a: Tensor, b: Tensor) -> Held:
+    found: Held = a.held.astype(np.float32) @ b.held.astype(np.float32)
+    return found
+
+
+def same(found: Tensor, wanted: Held) -> None:
+    np.testing.assert_array_equal(found.held, wanted.astype(found.held.dtype))
+
+
+def test_a_geometry_that_was_seen_goes_the_short_way(long_way: list[str]) -> None:
+    for seed in range(3):
+        a, b = integers(seed, 24, 40), integers(seed + 9, 40, 16)
+        same(matmul(a, b), product(a, b))
+    assert long_way == ["long"]
+    out = Tensor(np.zeros((24, 16), BF16.numpy))
+    for seed in range(3):
+        a = integers(seed, 24, 40)
+        assert matmul(a, b, out=out) is out
+        same(out, product(a, b))
+    assert len(long_way) == 2
+
+
+def test_what_differs_goes_the_long_way(long_way: list[str]) -> None:
+    a, b = integers(1, 24, 40), integers(2, 40, 16)
+    matmul(a, b)
+    padded = Tensor(np.zeros((24, 48), BF16.numpy)[:, :40])
+    off = Tensor(np.zeros(24 * 40 + 1, BF16.numpy)[1:].reshape(24, 40))
+    for number, other in enumerate((padded, off, Tensor(np.zeros((25, 40), BF16.numpy))), 2):
+        same(matmul(other, b), product(other, b))
+        assert len(long_way) == number
+    learns = integers(1, 24, 40)
+    learns.requires_grad = True
+    matmul(learns, b)
+    assert len(long_way) == 5
+
+
+def test_memory_that_meets_is_seen_on_the_short_way(long_way: list[str]) -> None:
+    square = integers(1, 16, 16)
+    b, out = integers(2, 16, 16), Tensor(np.zeros((16, 16), BF16.numpy))
+    matmul(square, b, out=out)
+    matmul(square, b, out=out)
+    assert len(long_way) == 1
+    for a, other, message in ((out, b, "out shares memory with a"), (square, out, "out shares memory with b")):
+        with pytest.raises(UsageError, match=message):
+            matmul(a, other, out=out)
+
+
+def test_an_epilogue_on_the_short_way(long_way: list[str]) -> None:
+    b, c = integers(2, 40, 16), integers(3, 24, 16)
+    for seed, factor in enumerate((0.5, 0.25, 3.0)):
+        a, v = integers(seed, 24, 40), integers(seed + 5, 24, 1)
+        found = matmul(
+            a, b, alpha=factor, beta=1, c=c, epilogue=lambda acc, v, x: relu(acc) * x + v, args={"v": v, "x": 2}
+        )
+        same(found, np.maximum(product(a, b) * factor + c.held.astype(np.float32), 0) * 2 + v.held.astype(np.float32))
+    assert len(long_way) == 1, "one kernel, whatever the numbers and whichever the function object"
+    matmul(a, b, alpha=1, beta=1, c=c)
+    assert len(long_way) == 2
+    wanted = product(a, b) + c.held.astype(np.float32)
+    matmul(a, b, beta=1, c=c, out=c)
+    same(c, wanted)
+    shifted = Tensor(np.zeros(25 * 16, BF16.numpy))
+    first, second = Tensor(shifted.held[:-16].reshape(24, 16)), Tensor(shifted.held[16:].reshape(24, 16))
+    for _ in range(2):
+        with pytest.raises(UsageError, match="out shares memory with c"):
+            matmul(a, b, beta=1, c=first, out=second)
+
+
+def test_what_an_epilogue_captured_is_looked_at_each_time(long_way: list[str]) -> None:
+    a, b = integers(1, 24, 40), integers(2, 40, 16)
+    for factor in (2.0, 3.0, 2.0):
+        same(matmul(a, b, epilogue=lambda acc, f=factor: acc * f), product(a, b) * factor)
+    held = [5.0]
+    for held[0] in (5.0, 7.0):
+        same(matmul(a, b, epilogue=lambda acc: acc * held[0]), product(a, b) * held[0])
+
+
+def test_a_prepared_matmul_on_the_short_way(long_way: list[str]) -> None:
+    a, b = integers(1, 24, 40), integers(2, 40, 16)
+    out = Tensor(np.zeros((24, 16), BF16.numpy))
+    with Matmul(a, b, out=out, stream=0) as prepared:
+        for _ in range(3):
+            out.held[...] = 0
+            assert prepared.execute() is out
+            same(out, product(a, b))
+        other = integers(5, 24, 40)
+        prepared.execute(other)
+        same(out, product(other, b))
+        assert len(long_way) == 1
+        a.held = integers(6, 24, 40).held  # as ``tensor.data = ...`` does
+        prepared.execute()
+        same(out, product(a, b))
+        with pytest.raises(UsageError, match="this Matmul was made for"):
+            prepared.execute(integers(5, 25, 40))
