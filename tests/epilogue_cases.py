@@ -18,6 +18,7 @@ from tilewright.ladder import rung
 from tilewright.operands import random_operands
 from tilewright.plan_base import Plan
 from tilewright.plan_decode import GemvPlan, MmaPlan
+from tilewright.plan_simt32 import TILES, Simt32Plan
 from tilewright.plan_swapab import SwapAbPlan
 from tilewright.problem import Problem
 from tilewright.run import Operands, make_operands
@@ -160,6 +161,7 @@ CASES = [
         ("rung5", _ladder(5), FP32, (70, 75, 40)),
         ("rung11", _ladder(11), BF16, (70, 77, 40)),
         ("rung11", _ladder(11, FP16), FP32, (70, 77, 40)),
+        ("simt", (kernel("simt", "fp32"), Simt32Plan(**TILES[-1])), BF16, (37, 75, 40)),
         ("gemv", (kernel("decode", "gemv"), GemvPlan(BF16, bm=2, rw=2, wk=2)), FP16, (3, 37, 72)),
         ("mma", (kernel("decode", "mma"), MmaPlan(FP16, wk=2)), BF16, (9, 37, 72)),
         ("swapab", _swapab(), FP16, (18, 70, 72)),

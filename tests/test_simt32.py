@@ -22,7 +22,7 @@ from tilewright.errors import EmulatorFault, UsageError
 from tilewright.operands import random_operands
 from tilewright.plan_simt32 import TILES, Simt32Plan
 from tilewright.problem import Layout, Problem
-from tilewright.run import Operands, arguments, default_plan, make_operands, prepare, run, source_for
+from tilewright.run import Operands, default_plan, launch_arguments, make_operands, prepare, run, source_for
 
 KERNEL = branches.kernel("simt", "fp32")
 Layouts = tuple[Layout, Layout]
@@ -187,7 +187,7 @@ def test_a_broken_kernel_is_caught(what: str) -> None:
     operands = make_operands(emulator, problem, *random_operands(problem))
     good = source_for(emulator, KERNEL, plan)
     assert right in good.text
-    grid, args = plan.grid(problem), arguments(plan, operands)
+    grid, args = plan.grid(problem), launch_arguments(emulator, plan, operands)
     for source, expected in ((good, ""), (replace(good, text=good.text.replace(right, wrong)), kind)):
         found = ""
         try:

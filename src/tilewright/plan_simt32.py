@@ -23,7 +23,7 @@ SECTOR = 8  # elements of fp32 in 32 bytes, which two threads take of a line alo
 
 # Each tile with the outputs a thread keeps and the warps that the arrangement of lanes allows, the largest first.
 # An SM has as many blocks as registers without spilling. The small ones are for few rows, few columns, or few of both.
-TILES: tuple[Mapping[str, int], ...] = (
+TILES: tuple[Mapping[str, Any], ...] = (
     {"bm": 128, "bn": 256, "tm": 16, "tn": 8, "warps_m": 2, "warps_n": 4, "blocks_per_sm": 1},
     {"bm": 128, "bn": 128, "tm": 16, "tn": 8, "warps_m": 2, "warps_n": 2, "blocks_per_sm": 2},
     {"bm": 64, "bn": 128, "tm": 8, "tn": 8, "warps_m": 1, "warps_n": 4, "blocks_per_sm": 3},

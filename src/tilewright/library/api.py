@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from typing import Any, Self
 
 from tilewright.errors import UsageError
@@ -57,6 +59,9 @@ def matmul(
 
     Raises ``UsageError`` for arguments that do not fit, naming the first, ``UnavailableError`` where there is no GPU.
     """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.compiler.is_compiling():
+        return _operation(a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, sms, backend)
     options = _PLAIN
     if plan is not None or sms is not None or batch_invariant or not deterministic or backend != "auto":
         options = Options(plan, sms, deterministic, batch_invariant, backend)
@@ -77,12 +82,33 @@ def matmul(
             result = known.run(a, out, found, stream, values)
             if result is not hot.MISSED:
                 return result
+    if torch is not None and torch.is_grad_enabled() and _learns(a, b, c, bias, args):
+        return _operation(a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, sms, backend)
     after = after_of(c, alpha, beta, bias, epilogue, args)
     request = request_of(a, b, out, out_dtype, options, after)
     result, ready = run(request, out, stream)
     if found is not None:
         hot.remember(found, request, result, ready)
     return result
+
+
+def _learns(a: Any, b: Any, c: Any, bias: Any, args: Any) -> bool:
+    """Whether a gradient is asked for."""
+    held = (a, b, c, bias, *(args.values() if isinstance(args, Mapping) else ()))
+    return any(getattr(each, "requires_grad", False) is True for each in held)
+
+
+def _operation(
+    a: Any, b: Any, out: Any, c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any, out_dtype: Any,
+    stream: Any, plan: Any, sms: Any, backend: str,
+) -> Any:  # fmt: skip
+    """The same as an operation of PyTorch, which its autograd and its compiler see."""
+    from tilewright.torch_op import of_call
+
+    return of_call(
+        a, b, c=c, alpha=alpha, beta=beta, bias=bias, epilogue=epilogue, args=args, out_dtype=out_dtype, backend=backend,
+        out=out, stream=stream, plan=plan, sms=sms,
+    )  # fmt: skip
 
 
 def explain(a: Any, b: Any, *, out: Any = None, **options: Any) -> Explanation:

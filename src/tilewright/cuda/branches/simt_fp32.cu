@@ -2,6 +2,7 @@
 // name: fp32
 // title: True fp32, whichever way the operands lie
 // idea: Rung 4's two buffers; an operand whose lines run along K is transposed on the way, one whose lines run across it is copied.
+#include <tw/epilogue.cuh>
 #include <tw/grid_dependency.cuh>
 #include <tw/memory.cuh>
 #include <tw/micro_tile.cuh>
@@ -25,7 +26,8 @@ struct Shared {
 // C[m, n] = A[m, k] B[k, n] with leading dimensions in elements, from row to row or, of column-major operands, from column to
 // column.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc) {
+tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc,
+        const __grid_constant__ epilogue::Args epilogue_args) {
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
   const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
@@ -80,5 +82,6 @@ tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i
     }
   }
 
-  tw::store_block<4 * LANES_M, 4 * LANES_N, 4>(c, ldc, row0 + ty, col0 + tx, m, n, acc, ALIGNED);
+  tw::store_block<4 * LANES_M, 4 * LANES_N, 4>(c, ldc, row0 + ty, col0 + tx, m, n, acc, ALIGNED,
+                                               tw::Epilogue{epilogue_args});
 }

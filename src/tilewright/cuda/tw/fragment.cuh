@@ -1,5 +1,6 @@
 // The accumulators of the tensor cores on their way to C.
 #pragma once
+#include <tw/as_summed.cuh>
 #include <tw/memory.cuh>
 #include <tw/types.cuh>
 namespace tw {
@@ -16,11 +17,6 @@ __device__ __forceinline__ void store_pair(T* row, int column, int n, float firs
   if (column < n) row[column] = from_float<T>(first);
   if (column + 1 < n) row[column + 1] = from_float<T>(second);
 }
-
-// The epilogue of those who have none.
-struct AsSummed {
-  template <int N> __device__ __forceinline__ void operator()(float (&)[N], int, int, int, int) const {}
-};
 
 // A 16 x 4 COUNT / 2 block of C, its first element at (row, column), as mma.sync and wgmma leave it in a warp: lane l holds
 // rows l / 4 and l / 4 + 8, of every 8 columns those at 2 (l % 4) and the next.

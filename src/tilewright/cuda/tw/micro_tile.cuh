@@ -1,5 +1,6 @@
 // A thread's TM x TN block of C: its fragments of A and B, its multiply-adds, and its way to C.
 #pragma once
+#include <tw/as_summed.cuh>
 #include <tw/math.cuh>
 #include <tw/memory.cuh>
 #include <tw/row.cuh>
@@ -27,9 +28,9 @@ __device__ __forceinline__ void multiply(float (&acc)[TM][TN], const float (&a)[
 
 // The block to C, its first element at (row, col): rows in groups of 4, ROW_STRIDE apart, columns in groups of WIDTH
 // (0: of 16 bytes), COL_STRIDE apart. What lies outside m x n is left out.
-template <int ROW_STRIDE, int COL_STRIDE, int WIDTH = 0, class T, int TM, int TN>
+template <int ROW_STRIDE, int COL_STRIDE, int WIDTH = 0, class T, int TM, int TN, class Finish = AsSummed>
 __device__ __forceinline__ void store_block(T* c, i64 ldc, int row, int col, int m, int n, const float (&acc)[TM][TN],
-                                            bool aligned) {
+                                            bool aligned, const Finish& finish = {}) {
   constexpr int V = WIDTH ? WIDTH : 16 / sizeof(T);
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
@@ -37,9 +38,13 @@ __device__ __forceinline__ void store_block(T* c, i64 ldc, int row, int col, int
     if (r >= m) continue;
 #pragma unroll
     for (int g = 0; g < TN / V; ++g) {
+      float x[V];
+#pragma unroll
+      for (int e = 0; e < V; ++e) x[e] = acc[i][g * V + e];
+      finish(x, r, col + g * COL_STRIDE, m, n);
       Vec<T, V> v;
 #pragma unroll
-      for (int e = 0; e < V; ++e) v[e] = from_float<T>(acc[i][g * V + e]);
+      for (int e = 0; e < V; ++e) v[e] = from_float<T>(x[e]);
       store_row<V>(c + r * ldc, col + g * COL_STRIDE, n, v, aligned);
     }
   }

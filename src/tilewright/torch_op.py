@@ -1,0 +1,226 @@
+"""``tilewright.matmul`` as an operation of PyTorch: for autograd, ``torch.compile`` and ``torch.export``.
+
+``matmul`` comes here by itself when a gradient is asked for or the call is being compiled. ``torch.ops.tilewright`` has
+``matmul`` and ``matmul_with_input``, which also gives what the activation was applied to, for the backward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch  # noqa: TID253 - this module is PyTorch's; only who has tensors imports it
+
+from tilewright.epilogue import functions
+from tilewright.errors import UsageError
+
+Tensor = torch.Tensor
+
+
+def _gelu_tanh(x: Any) -> Any:
+    return functions.gelu(x, approximate="tanh")
+
+
+_ACTIVATIONS: dict[str, Any] = {
+    "none": None,
+    "relu": functions.relu,
+    "relu_squared": functions.relu_squared,
+    "gelu": functions.gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": functions.silu,
+    "sigmoid": functions.sigmoid,
+    "tanh": functions.tanh,
+}
+ACTIVATIONS = tuple(_ACTIVATIONS)
+"""The names of functions that have a gradient here."""
+_NAMES = {function: name for name, function in _ACTIVATIONS.items()}
+_WITH_INPUT = {name: (lambda acc, of=function: (of(acc), acc)) for name, function in _ACTIVATIONS.items() if function}
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    *,
+    bias: Tensor | None = None,
+    c: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    activation: str = "none",
+    out_dtype: torch.dtype | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``activation(alpha * (a @ b) + beta * c + bias)`` with gradients; ``tilewright.matmul`` says what each is.
+
+    ``activation`` is one of ``ACTIVATIONS``. Raises ``UsageError``.
+    """
+    if activation not in _ACTIVATIONS:
+        raise UsageError(f"activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+    one_row, one_col = a.dim() == 1, b.dim() == 1
+    a, b = a.unsqueeze(0) if one_row else a, b.unsqueeze(1) if one_col else b
+    if c is not None and one_col and c.dim():
+        c = c.unsqueeze(-1)
+    if c is not None and one_row and c.dim() > 1:
+        c = c.unsqueeze(-2)
+    given = (a, b, bias, c if beta != 0 else None, float(alpha), float(beta), activation, out_dtype, backend)
+    learns = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in given[:4])
+    if learns and activation != "none":
+        out = torch.ops.tilewright.matmul_with_input(*given)[0]
+    else:
+        out = torch.ops.tilewright.matmul(*given)
+    out = out.squeeze(-1) if one_col else out
+    return out.squeeze(-1 if one_col else -2) if one_row else out
+
+
+def of_call(
+    a: Tensor, b: Tensor, *, c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any, out_dtype: Any,
+    backend: str, **others: Any,
+) -> Tensor:  # fmt: skip
+    """A call of ``tilewright.matmul`` that autograd or a compiler is to see.
+
+    Raises ``UsageError`` for what has no gradient here: an ``out``, an epilogue that is none of the named functions.
+    """
+    for name, value in others.items():
+        if value is not None:
+            raise UsageError(
+                f"{name} is given for tensors that need a gradient, or inside of torch.compile; only a, b, c, alpha, "
+                "beta, bias, epilogue, out_dtype and backend can be (torch.no_grad() takes all)"
+            )
+    if (epilogue is not None and epilogue not in _NAMES) or args:
+        raise UsageError(
+            f"epilogue is {getattr(epilogue, '__name__', epilogue)!r}, which has no gradient here; "
+            f"{', '.join(each for each in ACTIVATIONS if each not in ('none', 'gelu_tanh'))} have one "
+            "(torch.no_grad() takes any)"
+        )
+    dtype = None if out_dtype is None else _torch_dtype(out_dtype)
+    name = _NAMES[epilogue]
+    return matmul(
+        a, b, bias=bias, c=c, alpha=alpha, beta=beta, activation=name, out_dtype=dtype, backend=backend
+    )  # fmt: skip
+
+
+def _torch_dtype(value: Any) -> torch.dtype:
+    from tilewright.library.results import torch_dtype
+    from tilewright.library.support import out_dtype_of
+
+    return value if isinstance(value, torch.dtype) else torch_dtype(out_dtype_of(value))
+
+
+def _run(
+    a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, alpha: float, beta: float, epilogue: Any,
+    out_dtype: torch.dtype | None, backend: str,
+) -> Any:  # fmt: skip
+    from tilewright.library.api import matmul as call
+
+    with torch.no_grad():
+        return call(
+            a, b, bias=bias, c=c, alpha=alpha, beta=beta, epilogue=epilogue, out_dtype=out_dtype, backend=backend
+        )  # fmt: skip
+
+
+@torch.library.custom_op("tilewright::matmul", mutates_args=())
+def _matmul(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    c: Tensor | None,
+    alpha: float,
+    beta: float,
+    activation: str,
+    out_dtype: torch.dtype | None,
+    backend: str,
+) -> Tensor:
+    found: Tensor = _run(a, b, bias, c, alpha, beta, _ACTIVATIONS[activation], out_dtype, backend)
+    return found
+
+
+@torch.library.custom_op("tilewright::matmul_with_input", mutates_args=())
+def _matmul_with_input(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    c: Tensor | None,
+    alpha: float,
+    beta: float,
+    activation: str,
+    out_dtype: torch.dtype | None,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = _run(a, b, bias, c, alpha, beta, _WITH_INPUT[activation], out_dtype, backend)
+    return found
+
+
+@_matmul.register_fake
+def _(a: Tensor, b: Tensor, bias: Any, c: Any, alpha: Any, beta: Any, activation: Any, out_dtype: Any, backend: Any):
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    torch._check(a.shape[-1] == b.shape[-2], lambda: f"a has {a.shape[-1]} columns and b {b.shape[-2]} rows")
+    torch._check(a.dtype == b.dtype, lambda: f"a is {a.dtype} and b is {b.dtype}")
+    return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=out_dtype or a.dtype)
+
+
+@_matmul_with_input.register_fake
+def _(a: Tensor, b: Tensor, bias: Any, c: Any, alpha: Any, beta: Any, activation: Any, out_dtype: Any, backend: Any):
+    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    return a.new_empty(shape, dtype=out_dtype or a.dtype), a.new_empty(shape, dtype=out_dtype or a.dtype)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    a, b, bias, c, alpha, beta, activation, _, backend = inputs
+    before = output[1] if isinstance(output, tuple) else None
+    ctx.save_for_backward(a, b, before)
+    ctx.alpha, ctx.beta, ctx.activation, ctx.backend = alpha, beta, activation, backend
+    ctx.bias = None if bias is None else (bias.shape, bias.dtype)
+    ctx.c = None if c is None else (c.shape, c.dtype)
+
+
+def _gradients(ctx: Any, grad: Tensor | None, before_grad: Tensor | None = None) -> tuple[Any, ...]:
+    a, b, before = ctx.saved_tensors
+    if before is not None:
+        through = None if grad is None else _derivative(ctx.activation, grad, before)
+        grad = before_grad if through is None else through if before_grad is None else through + before_grad
+    elif ctx.activation != "none":
+        raise UsageError(
+            f"the gradient of torch.ops.tilewright.matmul with activation {ctx.activation!r} needs its input: "
+            "matmul_with_input keeps it"
+        )
+    if grad is None:
+        return (None,) * 9
+    grad_a = grad_b = grad_bias = grad_c = None
+    narrow = grad.to(a.dtype)
+    if ctx.needs_input_grad[0]:
+        grad_a = _product(narrow, b.mT, ctx.alpha, ctx.backend).sum_to_size(a.shape)
+    if ctx.needs_input_grad[1]:
+        if b.dim() == 2 and a.dim() > 2:  # one weight: the batch is a part of what is summed over
+            left, right = a.reshape(-1, a.shape[-1]), narrow.reshape(-1, narrow.shape[-1])
+            grad_b = _product(left.mT, right, ctx.alpha, ctx.backend)
+        else:
+            grad_b = _product(a.mT, narrow, ctx.alpha, ctx.backend).sum_to_size(b.shape)
+    if ctx.bias is not None and ctx.needs_input_grad[2]:
+        grad_bias = grad.float().sum_to_size(ctx.bias[0]).to(ctx.bias[1])
+    if ctx.c is not None and ctx.needs_input_grad[3]:
+        grad_c = (grad.float() * ctx.beta).sum_to_size(ctx.c[0]).to(ctx.c[1])
+    return grad_a, grad_b, grad_bias, grad_c, None, None, None, None, None
+
+
+def _product(a: Tensor, b: Tensor, alpha: float, backend: str) -> Tensor:
+    found: Tensor = torch.ops.tilewright.matmul(a, b, None, None, alpha, 0.0, "none", None, backend)
+    return found
+
+
+def _derivative(activation: str, grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient at an activation's input ``x``, by PyTorch's own."""
+    aten = torch.ops.aten
+    if activation == "relu":
+        return torch.where(x > 0, grad, 0)
+    if activation == "relu_squared":
+        return grad * 2 * torch.relu(x)
+    if activation in ("gelu", "gelu_tanh"):
+        found: Tensor = aten.gelu_backward(grad, x, approximate="tanh" if activation == "gelu_tanh" else "none")
+        return found
+    if activation == "silu":
+        found = aten.silu_backward(grad, x)
+        return found
+    y = torch.sigmoid(x) if activation == "sigmoid" else torch.tanh(x)
+    return grad * (y * (1 - y) if activation == "sigmoid" else 1 - y * y)
+
+
+_matmul.register_autograd(_gradients, setup_context=_keep)
+_matmul_with_input.register_autograd(_gradients, setup_context=_keep)
