@@ -1,0 +1,38 @@
+"""docs/matmul.md: its examples run, its table is the one that programs get, the tests it names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tilewright.library.support import markdown
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "matmul.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("text", [each for each in EXAMPLES if not each.startswith("# needs a GPU")])
+def test_an_example_runs(text: str) -> None:
+    exec(compile(text, "docs/matmul.md", "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("text", [each for each in EXAMPLES if each.startswith("# needs a GPU")])
+def test_an_example_for_a_gpu_is_python(text: str) -> None:
+    compile(text, "docs/matmul.md", "exec")
+
+
+def test_the_table_of_what_is_supported() -> None:
+    block = re.search(r"<!-- supported: .*? -->\n(.*?)\n<!-- end of supported -->", PAGE, re.DOTALL)
+    assert block is not None
+    assert block[1] == markdown()
+
+
+def test_the_tests_that_it_names_exist() -> None:
+    named = re.findall(r"`(test_\w+\.py)(?:::(test_\w+))?`", PAGE)
+    assert len(named) > 20
+    for file, test in named:
+        text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert not test or f"def {test}(" in text, f"{file} has no {test}"

@@ -1,0 +1,114 @@
+"""The operation of PyTorch on the CPU, in the emulator: gradients, fake kernels, dispatch. Skips without PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tilewright
+from tilewright import UsageError, matmul
+
+torch: Any = pytest.importorskip("torch")
+
+E = {"backend": "emulator"}
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def tensor(*shape: int, learns: bool = False) -> Any:
+    """Small integers, so that sums are exact."""
+    return torch.randint(-4, 5, shape).float().requires_grad_(learns)
+
+
+def test_tensors_of_the_cpu_in_the_emulator() -> None:
+    a, b = tensor(24, 40).bfloat16(), tensor(40, 16).bfloat16()
+    found = matmul(a, b, **E)
+    assert isinstance(found, torch.Tensor)
+    assert torch.equal(found, (a.float() @ b.float()).bfloat16())
+    assert torch.equal(matmul(a, b, out_dtype=torch.float32, **E), a.float() @ b.float())
+    with pytest.raises(UsageError, match="in host memory: move it to a GPU"):
+        matmul(a, b)
+    with pytest.raises(UsageError, match=r"b has dtype torch.float64; both operands"):
+        matmul(a, b.double(), **E)
+    with pytest.raises(UsageError, match="b is a tensor of layout torch.sparse_coo"):
+        matmul(a, b.to_sparse(), **E)
+
+
+ACTIVATIONS = {
+    "none": (None, lambda x: x),
+    "relu": (tilewright.relu, torch.relu),
+    "gelu": (tilewright.gelu, torch.nn.functional.gelu),
+    "silu": (tilewright.silu, torch.nn.functional.silu),
+    "relu_squared": (tilewright.relu_squared, lambda x: torch.relu(x) ** 2),
+    "sigmoid": (tilewright.sigmoid, torch.sigmoid),
+    "tanh": (tilewright.tanh, torch.tanh),
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradients(activation: str) -> None:
+    ours, theirs = ACTIVATIONS[activation]
+    a, b = tensor(2, 3, 40, learns=True), tensor(40, 16, learns=True)
+    bias, c = tensor(16, learns=True), tensor(3, 16, learns=True)
+    given = (a, b, bias, c)
+    twins = [each.detach().clone().requires_grad_() for each in given]
+    wanted = theirs(twins[0] @ twins[1] / 64 + 0.25 * twins[3] + twins[2])
+    found = matmul(a, b, bias=bias, c=c, alpha=1 / 64, beta=0.25, epilogue=ours, **E)
+    torch.testing.assert_close(found, wanted)
+    for loss in (lambda y: y.sum(), lambda y: (torch.cat([y, y[:1]]) * torch.arange(16)).sum()):
+        for each in (*given, *twins):
+            each.grad = None
+        loss(found).backward(retain_graph=True)
+        loss(wanted).backward(retain_graph=True)
+        for each, twin in zip(given, twins, strict=True):
+            torch.testing.assert_close(each.grad, twin.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_what_has_no_gradient() -> None:
+    a, b = tensor(24, 40, learns=True), tensor(40, 16)
+    with pytest.raises(UsageError, match="epilogue is '<lambda>', which has no gradient here"):
+        matmul(a, b, epilogue=lambda acc: acc * 2, **E)
+    with pytest.raises(UsageError, match="out is given for tensors that need a gradient"):
+        matmul(a, b, out=torch.empty(24, 16), **E)
+    with torch.no_grad():
+        assert not matmul(a, b, epilogue=lambda acc: acc * 2, **E).requires_grad
+
+
+@pytest.mark.parametrize("activation", ["none", "silu"])
+def test_opcheck(activation: str) -> None:
+    operation = torch.ops.tilewright.matmul if activation == "none" else torch.ops.tilewright.matmul_with_input
+    given = (tensor(24, 40, learns=True), tensor(40, 16, learns=True), tensor(16, learns=True), None)
+    torch.library.opcheck(operation, (*given, 1.0, 0.0, activation, None, "emulator"))
+
+
+def test_no_graph_break_and_no_recompile_for_another_m() -> None:
+    counter = torch._dynamo.testing.CompileCounter()
+
+    @torch.compile(backend=counter, fullgraph=True)  # type: ignore[untyped-decorator,unused-ignore]
+    def called(x: Any, w: Any, bias: Any) -> Any:
+        return matmul(x, w, bias=bias, epilogue=tilewright.relu, backend="emulator") * 2
+
+    w, bias = tensor(40, 16), tensor(16)
+    for m in (3, 4, 5, 7, 9):
+        x = tensor(m, 40)
+        assert torch.equal(called(x, w, bias), torch.relu(x @ w + bias) * 2)
+    assert counter.frame_count <= 2, "one graph for the first M, one for every other"
+
+
+def test_linear_is_torchs() -> None:
+    from tilewright.nn import Linear
+
+    theirs = torch.nn.Linear(40, 16)
+    ours = Linear(40, 16, activation="relu", backend="emulator")
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 5, 40)
+    torch.testing.assert_close(ours(x), torch.relu(theirs(x)))
+    torch.testing.assert_close(ours(x[0, 0]), torch.relu(theirs(x[0, 0])))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ours(x).dtype == torch.bfloat16
+    with pytest.raises(UsageError, match="activation 'swish' is not one of none, relu"):
+        Linear(40, 16, activation="swish")
