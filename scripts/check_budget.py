@@ -41,8 +41,9 @@ def rungs(root: Path) -> list[Path]:
 
 
 def branches(root: Path) -> list[Path]:
-    """The kernels of the branches, each as long as a rung may be."""
-    return sorted((root / "src/tilewright/cuda/branches").glob("*.cu"))
+    """The kernels of the branches and of the library, each as long as a rung may be."""
+    cuda = root / "src/tilewright/cuda"
+    return sorted([*(cuda / "branches").glob("*.cu"), *(cuda / "library").glob("*.cu")])
 
 
 def problems(root: Path) -> list[str]:

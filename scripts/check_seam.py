@@ -247,9 +247,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", nargs="?", type=Path, default=ROOT, help="the repository (default: this one)")
     cuda = parser.parse_args().root.resolve() / "src/tilewright/cuda"
-    kernels = sorted(
-        path for kind in ("rungs/*.cu", "branches/*.cu", "probes/*.cu", "tw/*.cuh") for path in cuda.glob(kind)
-    )
+    kinds = ("rungs/*.cu", "branches/*.cu", "library/*.cu", "probes/*.cu", "tw/*.cuh")
+    kernels = sorted(path for kind in kinds for path in cuda.glob(kind))
     headers = sorted((cuda / "gpu/tw").glob("*.cuh"))
     functions = sum(len(signatures(path.read_text(encoding="utf-8"))) for path in headers)
     found = header_problems(cuda / "gpu/tw", cuda / "host/tw") + kernel_problems(kernels)
