@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from ladder_cases import SMALL
-from part_cases import FP32_OUT, small_plan
+from part_cases import small_plan
 
 from tilewright.backends.base import Backend, Matrix
 from tilewright.branches import LAYOUTS, kernel
@@ -156,16 +156,18 @@ def _parts(branch: str, dtype: DType = BF16, **changes: Any) -> tuple[KernelFile
 
 
 CASES = [
-    Case(name, *made, shape)
-    for name, made, shape in (
-        ("rung5", _ladder(5), (70, 75, 40)),
-        ("rung11", _ladder(11), (70, 77, 40)),
-        ("simt", (kernel("simt", "fp32"), Simt32Plan(**TILES[-1])), (37, 75, 40)),
-        ("gemv", (kernel("decode", "gemv"), GemvPlan(BF16, bm=2, rw=2, wk=2)), (3, 37, 72)),
-        ("mma", (kernel("decode", "mma"), MmaPlan(FP16, wk=2)), (9, 37, 72)),
-        ("swapab", _swapab(), (18, 70, 72)),
-        ("swapab-fp32", _swapab(FP16, cluster_k=2, out_dtype=FP32), (18, 70, 136)),
-        ("splitk", _parts("splitk", cluster_k=2), (70, 77, 392)),
-        ("streamk-fp32", _parts("streamk", FP16, **FP32_OUT), (70, 77, 200)),
+    Case(f"{name}-{out}", kernel, plan.storing(out), shape)
+    for name, (kernel, plan), out, shape in (
+        ("rung5", _ladder(5), FP32, (70, 75, 40)),
+        ("rung11", _ladder(11), BF16, (70, 77, 40)),
+        ("rung11", _ladder(11, FP16), FP32, (70, 77, 40)),
+        ("simt", (kernel("simt", "fp32"), Simt32Plan(**TILES[-1])), FP32, (37, 75, 40)),
+        ("simt", (kernel("simt", "fp32"), Simt32Plan(**TILES[-1])), BF16, (37, 75, 40)),
+        ("gemv", (kernel("decode", "gemv"), GemvPlan(BF16, bm=2, rw=2, wk=2)), FP16, (3, 37, 72)),
+        ("mma", (kernel("decode", "mma"), MmaPlan(FP16, wk=2)), BF16, (9, 37, 72)),
+        ("swapab", _swapab(), FP16, (18, 70, 72)),
+        ("swapab", _swapab(FP16, cluster_k=2), FP32, (18, 70, 136)),
+        ("splitk", _parts("splitk", cluster_k=2), FP16, (70, 77, 392)),
+        ("streamk", _parts("streamk", FP16), FP32, (70, 77, 200)),
     )
 ]

@@ -16,7 +16,8 @@ from plan_cases import SMS, candidate, planning, tensor_plan
 from rich.console import Console, RenderableType
 
 import tilewright
-from tilewright.plan_tensor import REGISTER_FILE, SHARED_LIMIT
+from tilewright.plan_registers import REGISTER_FILE
+from tilewright.plan_tensor import SHARED_LIMIT
 from tilewright.planner.candidate import Candidate, Raster
 from tilewright.problem import Problem
 from tilewright.report.palette import PARTS, contrast, ink_on, ramp

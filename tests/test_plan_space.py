@@ -70,7 +70,7 @@ def test_a_legal_combination_is_of_a_kind_that_is_there() -> None:
         few, many = rng.choice(((40, 248), (40, 232), (56, 152)))
         m, n = rng.choice(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)))
         values = {name: rng.choice(choices) for name, choices in VALUES.items()}
-        switches = {name: rng.random() < 0.3 for name in ("pingpong", "half_tail")}
+        switches: dict[str, Any] = {name: rng.random() < 0.3 for name in ("pingpong", "half_tail")}
         try:
             plan = TensorPlan(
                 MAIN, rng.choice((BF16, FP16)), rng.choice((64, 128, 192, 256, 384)), 16 * rng.randint(1, 16), 64,

@@ -14,10 +14,12 @@ import pytest
 import tilewright
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.gpu import get_gpu
+from tilewright.ladder import rung
 from tilewright.planner import plan as planning_module
 from tilewright.planner.calibration import shipped
 from tilewright.planner.family import Family, families, register
 from tilewright.planner.lazy import LazySequence, chained
+from tilewright.planner.planning import Planning
 from tilewright.problem import Problem
 
 
@@ -61,13 +63,40 @@ def test_a_problem_may_be_given_whole() -> None:
         ({"m": 8, "n": 8, "k": 8, "clock": "peak"}, "clock 'peak' is not one of sustained, burst"),
         ({"m": 8, "n": 8, "k": 8, "sms": 133}, "sms is 133; H200 SXM has 1 to 132"),
         ({"m": 8, "n": 8, "k": 8, "sms": 0}, "sms is 0; H200 SXM has 1 to 132"),
-        ({"m": 8, "n": 8, "k": 8, "out_dtype": "fp32"}, "out_dtype is fp32; the kernels write what they read, bf16"),
         ({"m": 8, "n": 8, "k": 8, "lda": 7}, "lda is 7, shorter than the row"),
     ],
 )
 def test_mistakes_are_a_sentence(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         tilewright.plan(**{"gpu": "h200", **given})
+
+
+@pytest.mark.parametrize(("dtype", "out"), [("bf16", "fp32"), ("fp16", "bf16")])
+def test_candidates_write_what_is_asked_for(dtype: str, out: str) -> None:
+    families = set()
+    for m in (1, 8, 2048):
+        planning = tilewright.plan(m, 2048, 2048, dtype=dtype, layout="rc", out_dtype=out, gpu="h200")
+        same = tilewright.plan(m, 2048, 2048, dtype=dtype, layout="rc", gpu="h200")
+        assert len(planning.ranked) == len(same.ranked)
+        for each in planning.ranked[:: max(1, len(planning.ranked) // 100)]:
+            families.add(each.family)
+            assert each.plan is not None
+            assert each.plan.c_dtype.name == out
+            assert each.shared_bytes == each.plan.shared_bytes
+            assert Planning.from_dict(planning.to_dict(1)).pick == planning.pick
+        longer, shorter = planning.pick.predicted_us, same.pick.predicted_us
+        assert longer is not None
+        assert shorter is not None
+        assert longer.sustained >= shorter.sustained
+    assert families == {"decode_gemv", "decode_mma", "mma_sync", "splitk", "streamk", "swapab", "wgmma"}
+
+
+def test_a_rung_writes_what_it_reads_and_the_branches_any_type() -> None:
+    plan = tilewright.plan(64, 64, 64, dtype="fp32", out_dtype="bf16", gpu="h200").pick.plan
+    assert plan is not None
+    assert plan.c_dtype.name == "bf16"
+    with pytest.raises(UsageError, match="rung 4 writes what it reads, bf16"):
+        rung(4).plan_for(Problem(8, 8, 8, "bf16", "fp32"), aligned=True)
 
 
 def test_nothing_to_compute_has_no_candidates() -> None:

@@ -28,6 +28,7 @@ from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.ladder import Rung, rungs
 from tilewright.operands import random_operands
+from tilewright.plan_base import Plan
 from tilewright.plan_space import sample_plans
 from tilewright.plan_tensor import TensorPlan
 from tilewright.problem import Layout, Problem
@@ -77,6 +78,37 @@ def test_any_shape(backend: Backend, rung: Rung, dtype: DType, layouts: Layouts)
 )
 def test_large(cuda: Backend, rung: Rung, dtype: DType, shape: tuple[int, int, int], layouts: Layouts) -> None:
     product(cuda, rung, tight(*shape, dtype, layouts))
+
+
+@pytest.mark.parametrize("out", [BF16, FP16, FP32], ids=str)
+@pytest.mark.parametrize(("number", "dtype"), [(5, BF16), (11, FP16)])
+def test_every_type_of_c(backend: Backend, number: int, dtype: DType, out: DType) -> None:
+    rung = rungs()[number]
+    for aligned in (True, False):
+        if aligned or not rung.uses_tma:
+            plan = small_plan(rung, dtype, aligned=aligned).storing(out)
+            for shape in SHAPES[:2]:
+                problem = padded(*shape, dtype, aligned=aligned, layouts=("row", "row")).changed(out_dtype=out)
+                product(backend, rung, problem.padded() if aligned else problem, plan)
+    product(backend, rung, tight(70, 77, 40, dtype).changed(out_dtype=out).padded())
+
+
+def test_a_type_of_c_that_no_kernel_writes() -> None:
+    for rung in TENSOR_RUNGS:
+        plan = rung.plan(BF16)
+        assert plan.storing(BF16) == plan
+        if rung.number in (5, 11):
+            stored = plan.storing(FP32)
+            assert (stored.c_dtype, stored.to_dict()["out_dtype"]) == (FP32, "fp32")
+            assert Plan.from_dict(stored.to_dict()) == stored
+            assert "out_dtype" not in plan.to_dict()
+            continue
+        with pytest.raises(UsageError, match=f"out_dtype is fp32; rung {rung.number} writes what it reads, bf16"):
+            rung.plan_for(Problem(8, 8, 8, BF16, FP32), aligned=True)
+        with pytest.raises(UsageError, match="out_dtype is fp32; rungs 5 and 11 write another than they read"):
+            plan.with_(out_dtype=FP32)
+    with pytest.raises(UsageError, match="epilogue_columns is 64; of fp32 a line of 128 bytes has 32"):
+        rungs()[11].plan(BF16).with_(out_dtype=FP32)
 
 
 @each_tensor_rung

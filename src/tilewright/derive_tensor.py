@@ -6,7 +6,8 @@ from typing import Any
 
 from tilewright import roofline, roofline_tensor
 from tilewright.gpu import GpuSpec
-from tilewright.plan_tensor import FIRST, LAST, SPARE_REGISTERS, SPECIALISED, TMA, TensorPlan
+from tilewright.plan_registers import SPARE_REGISTERS
+from tilewright.plan_tensor import FIRST, LAST, SPECIALISED, TMA, TensorPlan
 from tilewright.problem import Problem
 from tilewright.roofline import Derived, number
 from tilewright.roofline_tensor import Waves

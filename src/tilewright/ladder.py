@@ -124,8 +124,12 @@ class Rung(KernelFile):
         return self.plan_kind(self.number, dtype, aligned=aligned, a_layout=a_layout, b_layout=b_layout, **values)
 
     def plan_for(self, problem: Problem, *, aligned: bool) -> Plan:
-        """The default plan: a rung's is that of any size. Raises ``UsageError`` as ``plan`` does."""
-        return self.plan(problem.dtype, aligned=aligned, a_layout=problem.a_layout, b_layout=problem.b_layout)
+        """The default plan: a rung's is that of any size.
+
+        Raises ``UsageError`` as ``plan`` does, and for a C of a type that the rung does not write.
+        """
+        plan = self.plan(problem.dtype, aligned=aligned, a_layout=problem.a_layout, b_layout=problem.b_layout)
+        return plan.storing(problem.out_dtype)
 
 
 @cache

@@ -89,6 +89,12 @@ class Plan(ABC):
         """The element type of C."""
         return self.dtype
 
+    def storing(self, out: DType) -> Self:
+        """The same with C in another type. Raises ``UsageError`` where the kernel does not write that."""
+        if out == self.c_dtype:
+            return self
+        raise UsageError(f"out_dtype is {out}; {self.of} writes what it reads, {self.dtype}")
+
     @property
     def of(self) -> str:
         """The kernel that it is of, as ``kernel_file.KernelFile.place`` names it."""

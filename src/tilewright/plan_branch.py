@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tilewright.dtypes import BF16, FP16, FP32, DType
+from tilewright.dtypes import BF16, FP16, DType
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan, mistyped
 
@@ -21,7 +21,7 @@ NO_RUNG = -1
 class BranchPlan(Plan):
     """A plan of a kernel off the ladder, which names itself by ``branch`` and ``kernel`` and not by a rung.
 
-    ``out_dtype`` is the element type of C: fp32, or that of the operands, for which None stands too.
+    ``out_dtype`` is the element type of C: any that there is; None stands for that of the operands.
     ``dependent_launch`` lets the kernel start under the one before it, and load what that must not write at once.
     Subclasses are complete once they have ``shared_parts``, ``constants``, ``complaints``, ``default`` and ``derived``
     and say with ``field(init=False)`` which of ``bm``, ``bn``, ``bk`` and ``threads`` follow from the rest. Raises
@@ -52,6 +52,10 @@ class BranchPlan(Plan):
         """The element type of C."""
         return self.out_dtype or self.dtype
 
+    def storing(self, out: DType) -> Self:
+        """The same with C in another type."""
+        return self.with_(out_dtype=out)
+
     @property
     def dependent(self) -> bool:
         """Whether a launch may start before the kernel ahead of it has ended."""
@@ -80,8 +84,6 @@ class BranchPlan(Plan):
         """Why no kernel has this plan, the most basic reason first; nothing when one has."""
         if self.dtype not in self.dtypes:
             yield f"dtype is {self.dtype}; {' and '.join(map(str, self.dtypes))} are possible"
-        if self.out_dtype not in (None, FP32):
-            yield f"out_dtype is {self.out_dtype}; {FP32} and {self.dtype} are possible"
 
     @classmethod
     def default(cls, problem: Problem, *, aligned: bool) -> Self:

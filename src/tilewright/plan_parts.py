@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tilewright import derive_tensor, roofline
-from tilewright.dtypes import FP32
+from tilewright.dtypes import FP32, DType
 from tilewright.errors import UsageError
 from tilewright.plan_base import LARGEST_GRID, MOST_COUNTERS, Dim3, TensorBox, Workspace
 from tilewright.plan_branch import BranchPlan
-from tilewright.plan_tensor import LAST, SHARED_LIMIT, SMS, SPARE_REGISTERS, TensorPlan
+from tilewright.plan_registers import SPARE_REGISTERS
+from tilewright.plan_tensor import LAST, LEAST_SLABS, SHARED_LIMIT, SMS, TensorPlan
 
 if TYPE_CHECKING:
     from tilewright.gpu import GpuSpec
@@ -42,8 +43,8 @@ FIXED_CLOCKS = 1500  # to meet at the counter and to begin reading: an assumptio
 class PartsPlan(BranchPlan):
     """The compile-time values of both kernels; those of rung 11 mean what they mean in ``TensorPlan``.
 
-    All parts of a tile are added up at once, or groups of ``fan_in`` and then their sums. ``out_dtype`` fp32 stores C
-    past the epilogue's slabs. ``dependent_launch`` lets the kernel start under the one before it and load B,
+    All parts of a tile are added up at once, or groups of ``fan_in`` and then their sums. C in fp32 is stored past the
+    epilogue's slabs. ``dependent_launch`` lets the kernel start under the one before it and load B,
     which that must not write, at once. ``threads`` follows from the rest. Raises ``UsageError`` for a combination that
     no kernel has.
     """
@@ -83,6 +84,10 @@ class PartsPlan(BranchPlan):
     def along_k(self) -> int:
         """Blocks of a cluster that share the K blocks of a part, and add up in each other's shared memory."""
         return 1
+
+    def storing(self, out: DType) -> Self:
+        """The same with C in another type; of fp32, which they do not hold, with the least of slabs."""
+        return self.with_(out_dtype=out, **(LEAST_SLABS if out == FP32 != self.c_dtype else {}))
 
     def alone(self) -> Self:
         """The same without clusters."""
@@ -282,6 +287,4 @@ def tiles_for(plan_kind: type[PartsPlan], problem: Problem, *, aligned: bool) ->
             consumer_registers=232 if consumers == 2 else 248, cluster_m=cluster_m, cluster_n=cluster_n,
             group=8 // cluster_m,
         )  # fmt: skip
-        if problem.out_dtype == FP32 != problem.dtype:
-            plan = plan.with_(out_dtype=FP32, epilogue_columns=16, epilogue_slabs=1)
-        yield plan.full()
+        yield plan.storing(problem.out_dtype).full()

@@ -96,7 +96,7 @@ class SplitKPlan(PartsPlan):
             yield f"the cluster is {m}x{n} and {k} along K; it has 1 to {LARGEST_CLUSTER} blocks"
         if self.blocks % self.cluster:
             yield f"blocks is {self.blocks}; it must be a multiple of the {self.cluster} blocks of a cluster"
-        columns = 8 if self.out_dtype == FP32 else self.epilogue_columns
+        columns = 8 if self.c_dtype == FP32 else self.epilogue_columns
         if self.bn % (k * columns):
             yield (
                 f"cluster_k is {k}; it cuts {self.bn} columns of a tile, which must give whole multiples of {columns}, "

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Any, Self, get_args
 
-from tilewright.dtypes import BF16, FP16
+from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
 from tilewright.plan_base import COUNTED_DEPTH, LARGEST_GRID, Dim3, Plan, TensorBox, mistyped
+from tilewright.plan_registers import REGISTER_FILE, about_registers
 from tilewright.problem import Layout, Problem
 
 FIRST, LAST = 5, 11
+LEAST_SLABS = {"epilogue_columns": 16, "epilogue_slabs": 1}  # of a consumer: what a kernel has that uses none
 LIBRARY = (FIRST, LAST)  # the rungs that ``tilewright.matmul`` runs
 TMA, SPECIALISED, PERSISTENT, CLUSTERS = 7, 8, 9, 10  # the rungs that bring them in
 _GPU = get_gpu("h200")  # or h100: what bounds a plan is the architecture's
 SHARED_LIMIT = _GPU.shared_bytes_per_block
 SMS = _GPU.sm_count  # the most blocks of a persistent grid
 SWIZZLE_ROW = 64  # 16-bit elements of a 128-byte row, the widest that TMA swizzles and wgmma reads
-REGISTER_FILE = _GPU.registers_per_sm
 LONGEST_BOX = 256  # CUDA Driver API, cuTensorMapEncodeTiled: boxDim
 LARGEST_PITCH = 2**40  # the same: globalStrides, in bytes
 LARGEST_CLUSTER = 8  # what every GPU of the architecture can place
-# Registers a multiplying thread needs beside its accumulators (and, in rung 5, fragments): addresses, descriptors, loop
-# counters. With fewer, ptxas spills (scripts/check_kernels.py): 192 accumulators fit 232 registers.
-SPARE_REGISTERS = 40
-# And those that ptxas must find at the kernel's entry for an instruction with N / 2 accumulators (its error C7602).
-ENTRY_REGISTERS = 26
-# What a thread needs that loads: with 24, ptxas spills in its loop where a stage takes many TMA loads.
-LOADER_REGISTERS = 32
 
 # The rung that brings each idea in, and so the first whose plans may differ from the default of the field.
 _SINCE = {
@@ -65,7 +59,8 @@ class TensorPlan(Plan):
 
     The epilogue of rung 11 sends C through ``epilogue_slabs`` slabs a consumer, of 64 rows by ``epilogue_columns``
     columns; ``store_evict_first`` is its L2 hint. ``dependent_launch`` lets the next kernel start early. ``aligned``
-    is about C alone where TMA loads A and B. ``threads`` follows from the rest.
+    is about C alone where TMA loads A and B. ``threads`` follows from the rest. ``out_dtype`` is the element type of C,
+    None that of the operands; rung 11 stores fp32 past its slabs.
 
     Raises ``UsageError`` for a combination that no kernel has, with the numbers that are against it.
     """
@@ -89,6 +84,7 @@ class TensorPlan(Plan):
     epilogue_columns: int = 0
     epilogue_slabs: int = 0
     dependent_launch: bool = False
+    out_dtype: DType | None = None
 
     def __post_init__(self) -> None:
         for mistake in mistyped(self):
@@ -98,8 +94,30 @@ class TensorPlan(Plan):
         else:
             threads = 128 * (self.consumers + (self.rung >= SPECIALISED))
         object.__setattr__(self, "threads", threads)
+        if self.out_dtype == self.dtype:
+            object.__setattr__(self, "out_dtype", None)
         for complaint in _complaints(self):
             raise UsageError(f"rung {self.rung}: {complaint}")
+
+    @property
+    def c_dtype(self) -> DType:
+        """The element type of C."""
+        return self.out_dtype or self.dtype
+
+    def storing(self, out: DType) -> Self:
+        """The same with C in another type; of fp32, which they do not hold, rung 11's with the least of slabs.
+
+        Raises ``UsageError`` for a rung that writes what it reads.
+        """
+        if self.rung not in LIBRARY:
+            return super().storing(out)
+        return self.with_(out_dtype=out, **(LEAST_SLABS if self.rung == LAST and out == FP32 != self.c_dtype else {}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values; ``out_dtype`` only where it is not that of the operands."""
+        values = super().to_dict()
+        del values["out_dtype"]
+        return values if self.out_dtype is None else {**values, "out_dtype": self.out_dtype.name}
 
     @property
     def persistent(self) -> bool:
@@ -174,7 +192,7 @@ class TensorPlan(Plan):
         a_lines, b_lines = a_lines // self.cluster_n, b_lines // self.cluster_m
         boxes = [TensorBox("a", (SWIZZLE_ROW, a_lines), 128), TensorBox("b", (SWIZZLE_ROW, b_lines), 128)]
         if self.rung == LAST:
-            row_bytes = self.epilogue_columns * self.dtype.itemsize
+            row_bytes = self.epilogue_columns * self.c_dtype.itemsize
             boxes.append(TensorBox("c", (self.epilogue_columns, 64), row_bytes))
         return tuple(boxes)
 
@@ -259,6 +277,8 @@ def _complaints(plan: TensorPlan) -> Iterator[str]:
     for name, since in _SINCE.items():
         if plan.rung < since and getattr(plan, name) != getattr(TensorPlan, name):  # a class has its fields' defaults
             yield f"{name} is {getattr(plan, name)}; rungs {since} and up have it"
+    if plan.out_dtype is not None and plan.rung not in LIBRARY:
+        yield f"out_dtype is {plan.out_dtype}; rungs {' and '.join(map(str, LIBRARY))} write another than they read"
     if plan.bk != SWIZZLE_ROW:
         yield f"bk is {plan.bk}; it must be {SWIZZLE_ROW}, a 128-byte row of 16-bit elements"
     least = 3 if plan.rung == FIRST + 1 else 2
@@ -273,7 +293,7 @@ def _complaints(plan: TensorPlan) -> Iterator[str]:
     for operand, lines in ((each.operand.upper(), each.box[1]) for each in plan.tensor_boxes):
         if lines > LONGEST_BOX:
             yield f"a TMA box of {operand} has {lines} lines; at most {LONGEST_BOX} are possible"
-    yield from _about_registers(plan)
+    yield from about_registers(plan, loads_apart=plan.rung >= SPECIALISED)
     if plan.shared_bytes > SHARED_LIMIT:
         yield f"shared memory is {plan.shared_bytes} bytes with {plan.stages} stages; a block has {SHARED_LIMIT}"
 
@@ -343,41 +363,9 @@ def _about_the_epilogue(plan: TensorPlan) -> Iterator[str]:
             f"{plan.consumers}{' in ping-pong' if plan.pingpong else ''}"
         )
     columns = plan.epilogue_columns
+    if plan.out_dtype == FP32 and columns > 32:
+        yield f"epilogue_columns is {columns}; of fp32 a line of 128 bytes has 32"
     if columns not in (16, 32, 64) or plan.bn % columns:
         yield f"epilogue_columns is {columns}; 16, 32 and 64 are possible where they divide bn, which is {plan.bn}"
     if plan.epilogue_slabs < 1:
         yield f"epilogue_slabs is {plan.epilogue_slabs}; a consumer needs at least 1"
-
-
-def _about_registers(plan: TensorPlan) -> Iterator[str]:
-    available, limit = plan.entry_registers, "a thread of the block"
-    if plan.rung >= SPECIALISED:
-        producer, consumer = plan.producer_registers, plan.consumer_registers
-        for name, value in (("producer_registers", producer), ("consumer_registers", consumer)):
-            if value % 8 or not 24 <= value <= 256:
-                yield f"{name} is {value}; setmaxnreg takes multiples of 8 from 24 to 256"
-        if producer < LOADER_REGISTERS:
-            yield f"producer_registers is {producer}; a thread that loads needs {LOADER_REGISTERS}"
-        if not producer <= available <= consumer:
-            yield (
-                f"registers go from {available} at entry down to {producer} and up to {consumer}; producer_registers "
-                "is the lower, consumer_registers the higher"
-            )
-        total, most = producer + plan.consumers * consumer, (plan.consumers + 1) * available
-        if total > most:
-            yield (
-                f"{producer} + {plan.consumers} x {consumer} registers are {total}; the block starts with "
-                f"{plan.consumers + 1} x {available} = {most}"
-            )
-        available, limit = consumer, "a consumer thread"
-        if plan.bn // 2 + ENTRY_REGISTERS > plan.entry_registers:
-            yield (
-                f"bn is {plan.bn}, whose wgmma needs {plan.bn // 2 + ENTRY_REGISTERS} registers at entry; "
-                f"{plan.threads} threads leave {plan.entry_registers}"
-            )
-    spare = SPARE_REGISTERS + plan.fragments
-    if plan.accumulators + spare > available:
-        yield (
-            f"a tile of {plan.bm}x{plan.bn} takes {plan.accumulators} accumulators and about {spare} other "
-            f"registers; {limit} has {available}"
-        )

@@ -77,7 +77,7 @@ class Choice:
             cluster_n=self.cluster[1], pingpong=self.schedule == "pingpong", half_tail=self.half_tail,
             blocks=self.places * self.cluster[0] * self.cluster[1], epilogue_columns=self.columns,
             epilogue_slabs=self.slabs,
-        )  # fmt: skip
+        ).storing(p.out_dtype)  # fmt: skip
 
     @property
     def refusal(self) -> str | None:

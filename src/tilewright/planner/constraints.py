@@ -12,11 +12,11 @@ import math
 from tilewright import roofline, roofline_tensor
 from tilewright.errors import UsageError
 from tilewright.gpu import GpuSpec, clusters_that_fit
+from tilewright.plan_registers import SPARE_REGISTERS
 from tilewright.plan_tensor import (
     LARGEST_CLUSTER,
     LARGEST_PITCH,
     LONGEST_BOX,
-    SPARE_REGISTERS,
     operand_lines,
 )
 from tilewright.planner.judgement import Finding

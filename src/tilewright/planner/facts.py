@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright import roofline, roofline_tensor
@@ -45,7 +45,13 @@ def candidate(
     rejected: str | None = None,
     **more: Any,
 ) -> Candidate:
-    """A candidate of this shape for a problem. ``more`` are further fields of ``Candidate``."""
+    """A candidate of this shape for a problem. ``more`` are further fields of ``Candidate``.
+
+    ``plan`` becomes one that writes C in the problem's type.
+    """
+    if plan is not None and plan.c_dtype != problem.out_dtype:
+        plan = plan.storing(problem.out_dtype)
+        shape = replace(shape, shared_bytes=plan.shared_bytes)
     (bm, bn, bk), (cluster_m, cluster_n) = shape.tile, shape.cluster
     itemsize = problem.dtype.itemsize
     rounds = roofline_tensor.waves(problem, cluster_m * bm, cluster_n * bn, shape.places)

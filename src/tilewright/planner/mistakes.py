@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from tilewright import roofline, roofline_tensor
 from tilewright.plan_branch import BranchPlan
-from tilewright.plan_tensor import SPARE_REGISTERS
+from tilewright.plan_registers import SPARE_REGISTERS
 from tilewright.planner import constraints
 from tilewright.planner.candidate import Candidate
 from tilewright.planner.choice import Choice

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tilewright.dtypes import FP32
 from tilewright.plan_tensor import LAST, SWIZZLE_ROW, TensorPlan
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of, lines_read
@@ -74,8 +75,8 @@ def persistent_work(
     reads = row_blocks * 4 * (64 + bn) * 16 * itemsize / port
     fills = (a_bytes + b_bytes) / port
     held = np.maximum(tensor, reads)  # TMA's writes delay wgmma as much whether it reads the port full or not
-    pingpong, slabs = t["pingpong"] == 1, t["through_slabs"] == 1
-    c_bytes = bm * bn * itemsize
+    pingpong, slabs = t["pingpong"] == 1, (t["through_slabs"] == 1) & (problem.out_dtype != FP32)  # which no slab holds
+    c_bytes = bm * bn * problem.out_dtype.itemsize
     c_clk = 2 * c_bytes / port  # into the slabs and out of them
     steps = row_blocks / np.where(pingpong, 1, t["consumers"]) * (bn / np.maximum(t["columns"], 1))
     by_slabs = steps * SLAB_CLK + np.maximum(0, steps - t["slabs"]) * SLAB_WAIT_CLK + c_clk

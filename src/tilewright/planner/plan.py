@@ -114,8 +114,6 @@ def _planned(
         raise UsageError(f"clock {clock!r} is not one of {', '.join(get_args(Clock))}")
     if type(pdl) is not bool:
         raise UsageError(f"pdl is {pdl!r}; it must be True or False")
-    if problem.out_dtype != problem.dtype:
-        raise UsageError(f"out_dtype is {problem.out_dtype}; the kernels write what they read, {problem.dtype}")
     machine, assumed = machine_of(gpu, sms, calibration, pdl)
     memory = machine.gpu.memory_bytes
     if memory is not None and problem.bytes_moved > memory:

@@ -46,7 +46,13 @@ class Planning:
 
     @property
     def pick(self) -> Candidate:
-        """The candidate to take. Raises ``UsageError`` where C has no elements and so nothing is launched."""
+        """The candidate to take.
+
+        Raises ``UsageError`` where C has no elements and so nothing is launched, and where no kernel computes it.
+        """
+        if not self.ranked and self.rejected:
+            reasons = dict.fromkeys(str(each.rejected) for each in self.rejected)
+            raise UsageError(f"no kernel computes {self.problem}: {'; '.join(reasons)}")
         if not self.ranked:
             raise UsageError(f"{self.problem}: C has no elements, so there is nothing to launch and nothing to pick")
         return self.ranked[0]

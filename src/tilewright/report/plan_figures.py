@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.plan_tensor import REGISTER_FILE, SHARED_LIMIT
+from tilewright.plan_registers import REGISTER_FILE
+from tilewright.plan_tensor import SHARED_LIMIT
 from tilewright.planner.candidate import Candidate
 from tilewright.problem import Problem
 

@@ -67,7 +67,7 @@ class Simt(Family):
     def refusal(self, problem: Problem) -> str | None:
         """The plans know their dtypes and layouts."""
         try:
-            plans(problem)
+            plans(problem)[0].storing(problem.out_dtype)
         except UsageError as error:
             return str(error)
         return None

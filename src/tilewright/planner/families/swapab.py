@@ -195,7 +195,7 @@ class SwapAb(Family):
         exchange = np.where(split > 1, SWAP_CLK + 2 * partial / EXCHANGE_BYTES_PER_CLK, 0.0)
         ones = np.ones(len(bm))
         first = PROLOGUE_CLK + c.tma_latency_hbm_clk
-        stores = bm * bn * itemsize / STORE_BYTES_PER_CLK
+        stores = bm * bn * problem.out_dtype.itemsize / STORE_BYTES_PER_CLK
         a_cost, b_cost = askew(problem, ASKEW)
         stream = Stream(
             tiles=tiles,

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright import derive_tensor
 from tilewright.derive_tensor import COPY_BYTES
-from tilewright.dtypes import DType
+from tilewright.dtypes import FP32, DType
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
 from tilewright.plan_space import CLUSTER_SHAPES, MOST_STAGES, TEAMS, TILES
@@ -92,6 +92,13 @@ def buffers(plan: TensorPlan, wgmma_clk: float | None = None) -> _Buffers:
     return _Buffers(stages, fit(columns, slabs), columns, slabs)
 
 
+def _without_slabs(plan: TensorPlan) -> _Buffers:
+    """The same where C is of fp32, which no slab holds: all stages beside the least of them."""
+    room = SHARED_LIMIT - (plan.shared_bytes - plan.stages * (plan.tile_bytes + 16))
+    most = room // (plan.tile_bytes + 16)
+    return _Buffers(min(most, MOST_STAGES), most, plan.epilogue_columns, plan.epilogue_slabs)
+
+
 def kind_plan(kind: Kind, dtype: DType, a: Layout, b: Layout, blocks: int, **values: Any) -> TensorPlan:
     """A plan of a kind; what is not given as small as can be. Raises ``UsageError`` where no kernel has the kind."""
     bm, bn, (consumers, pingpong, producer, consumer), (cluster_m, cluster_n), half = kind
@@ -115,8 +122,8 @@ class _Table:
 
 
 @cache
-def table(dtype: DType, a: Layout, b: Layout) -> _Table:
-    """Every kind once.
+def table(dtype: DType, a: Layout, b: Layout, wide_c: bool = False) -> _Table:
+    """Every kind once; ``wide_c`` says that C is of fp32.
 
     What ``TensorPlan`` refuses as a lone block it refuses in a cluster and with half tiles too, unless it is the length
     of a TMA box, which those shorten.
@@ -136,7 +143,7 @@ def table(dtype: DType, a: Layout, b: Layout) -> _Table:
             refused.append(kind)
             if lone and bm <= LONGEST_BOX:
                 hopeless.add((bm, bn, team))
-    spent = tuple(buffers(plan) for plan in plans)
+    spent = tuple(_without_slabs(plan) if wide_c else buffers(plan) for plan in plans)
     arrays = columns(plans)
     for name, values in (
         ("stages", [each.stages for each in spent]),
@@ -212,7 +219,7 @@ class Wgmma(Family):
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """All legal kinds of the problem's dtype and layouts."""
-        found = table(problem.dtype, problem.a_layout, problem.b_layout)
+        found = table(problem.dtype, problem.a_layout, problem.b_layout, problem.out_dtype == FP32)
         t = found.columns
         cluster = t["cluster_m"] * t["cluster_n"]
         fits = cluster <= machine.sms
