@@ -161,6 +161,7 @@ CASES = [
         ("rung5", _ladder(5), FP32, (70, 75, 40)),
         ("rung11", _ladder(11), BF16, (70, 77, 40)),
         ("rung11", _ladder(11, FP16), FP32, (70, 77, 40)),
+        ("simt", (kernel("simt", "fp32"), Simt32Plan(**TILES[-1])), FP32, (37, 75, 40)),
         ("simt", (kernel("simt", "fp32"), Simt32Plan(**TILES[-1])), BF16, (37, 75, 40)),
         ("gemv", (kernel("decode", "gemv"), GemvPlan(BF16, bm=2, rw=2, wk=2)), FP16, (3, 37, 72)),
         ("mma", (kernel("decode", "mma"), MmaPlan(FP16, wk=2)), BF16, (9, 37, 72)),

@@ -110,9 +110,9 @@ def test_what_differs_goes_the_long_way(long_way: list[str]) -> None:
     for number, other in enumerate((padded, off, Tensor(np.zeros((25, 40), BF16.numpy))), 2):
         same(matmul(other, b), product(other, b))
         assert len(long_way) == number
-    learns = integers(1, 24, 40)
-    learns.requires_grad = True
-    matmul(learns, b)
+    negative = integers(1, 24, 40)
+    negative.negative = True
+    matmul(negative, b)
     assert len(long_way) == 5
 
 

@@ -76,14 +76,25 @@ def whole_of(part: Array) -> Array:
     return part
 
 
+def seen(way: str, matrix: Array) -> Array:
+    """A matrix of the same shape that no kernel reads where it lies."""
+    if way == "flipped":
+        return matrix[::-1, ::-1]
+    if way == "every other":
+        whole = np.repeat(np.repeat(matrix, 2, axis=0), 3, axis=1)
+        return whole[::2, ::3]
+    return matrix if way == "plain" else np.broadcast_to(matrix[:1], matrix.shape)
+
+
+ways = st.sampled_from(["plain", "plain", "flipped", "every other", "a row again and again"])
 sizes = st.one_of(st.integers(0, 3), st.sampled_from([8, 16, 33, 64, 65]))
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(m=sizes, n=sizes, k=sizes, data=st.data())
 def test_any_shape_layout_and_padding(backend: str, m: int, n: int, k: int, data: st.DataObject) -> None:
-    a = laid_out(data.draw(laid), m, k, BF16)
-    b = laid_out(data.draw(laid), k, n, BF16)
+    a = seen(data.draw(ways), laid_out(data.draw(laid), m, k, BF16))
+    b = seen(data.draw(ways), laid_out(data.draw(laid), k, n, BF16))
     out = laid_out(data.draw(laid), m, n, BF16)
     same(matmul(a, b, backend=backend), exact(a, b, BF16))
     before, around = out.copy(), whole_of(out)
@@ -269,6 +280,10 @@ def test_explain_of_what_tma_cannot_describe() -> None:
     a, b = integers(1, (40, 33), BF16)[:, :32], integers(2, (32, 24), BF16)
     told = explain(a, b, backend="emulator")
     assert any("the rows of a are 66 bytes apart" in line for line in (*told.path, *(c.why for c in told.copied)))
+    told = explain(a[::-1], b, backend="emulator")
+    assert [(each.what, each.bytes_moved) for each in told.copied] == [("a, packed", 2 * 40 * 32 * 2)]
+    assert "the rows of a run backwards" in told.copied[0].why
+    assert "A from a packed copy" in told.path
 
 
 def test_fp32_is_fp32(backend: str) -> None:

@@ -11,7 +11,7 @@ from tilewright import UsageError, matmul
 
 torch: Any = pytest.importorskip("torch")
 
-E = {"backend": "emulator"}
+E: dict[str, Any] = {"backend": "emulator"}
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +34,11 @@ def test_tensors_of_the_cpu_in_the_emulator() -> None:
         matmul(a, b)
     with pytest.raises(UsageError, match=r"b has dtype torch.float64; both operands"):
         matmul(a, b.double(), **E)
-    with pytest.raises(UsageError, match="b is a tensor of layout torch.sparse_coo"):
+    with pytest.raises(UsageError, match=r"b is a tensor of layout torch.sparse_coo"):
         matmul(a, b.to_sparse(), **E)
 
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Any] = {
     "none": (None, lambda x: x),
     "relu": (tilewright.relu, torch.relu),
     "gelu": (tilewright.gelu, torch.nn.functional.gelu),
@@ -53,13 +53,14 @@ ACTIVATIONS = {
 def test_gradients(activation: str) -> None:
     ours, theirs = ACTIVATIONS[activation]
     a, b = tensor(2, 3, 40, learns=True), tensor(40, 16, learns=True)
-    bias, c = tensor(16, learns=True), tensor(3, 16, learns=True)
+    bias, c = tensor(16, learns=True), tensor(2, 3, 16, learns=True)
     given = (a, b, bias, c)
     twins = [each.detach().clone().requires_grad_() for each in given]
     wanted = theirs(twins[0] @ twins[1] / 64 + 0.25 * twins[3] + twins[2])
     found = matmul(a, b, bias=bias, c=c, alpha=1 / 64, beta=0.25, epilogue=ours, **E)
     torch.testing.assert_close(found, wanted)
-    for loss in (lambda y: y.sum(), lambda y: (torch.cat([y, y[:1]]) * torch.arange(16)).sum()):
+    losses: list[Any] = [lambda y: y.sum(), lambda y: (torch.cat([y, y[:1]]) * torch.arange(16)).sum()]
+    for loss in losses:
         for each in (*given, *twins):
             each.grad = None
         loss(found).backward(retain_graph=True)

@@ -91,10 +91,10 @@ def test_candidates_write_what_is_asked_for(dtype: str, out: str) -> None:
     assert families == {"decode_gemv", "decode_mma", "mma_sync", "splitk", "streamk", "swapab", "wgmma"}
 
 
-def test_a_type_of_c_that_no_kernel_writes() -> None:
-    planning = tilewright.plan(64, 64, 64, dtype="fp32", out_dtype="bf16", gpu="h200")
-    with pytest.raises(UsageError, match=r"no kernel computes 64x64x64 fp32->bf16: .*rung 4 writes what it reads"):
-        _ = planning.pick
+def test_a_rung_writes_what_it_reads_and_the_branches_any_type() -> None:
+    plan = tilewright.plan(64, 64, 64, dtype="fp32", out_dtype="bf16", gpu="h200").pick.plan
+    assert plan is not None
+    assert plan.c_dtype.name == "bf16"
     with pytest.raises(UsageError, match="rung 4 writes what it reads, bf16"):
         rung(4).plan_for(Problem(8, 8, 8, "bf16", "fp32"), aligned=True)
 

@@ -12,7 +12,7 @@ from tilewright.torch_op import ACTIVATIONS, matmul
 __all__ = ["Linear"]
 
 
-class Linear(torch.nn.Linear):
+class Linear(torch.nn.Linear):  # type: ignore[misc]
     """``activation(x @ weight.T + bias)``, ``x`` of shape ``(..., in_features)``; a drop-in for ``torch.nn.Linear``.
 
     ``activation`` is one of ``tilewright.torch_op.ACTIVATIONS``. The parameters are those of ``torch.nn.Linear``, so
@@ -40,7 +40,7 @@ class Linear(torch.nn.Linear):
         weight, bias, kind = self.weight, self.bias, input.device.type
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
-            input, weight, bias = (None if x is None else x.to(dtype) for x in (input, weight, bias))  # type: ignore[union-attr]
+            input, weight, bias = (None if x is None else x.to(dtype) for x in (input, weight, bias))
         return matmul(input, weight.mT, bias=bias, activation=self.activation, backend=self.backend)
 
     def extra_repr(self) -> str:

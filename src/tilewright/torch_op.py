@@ -13,8 +13,6 @@ import torch  # noqa: TID253 - this module is PyTorch's; only who has tensors im
 from tilewright.epilogue import functions
 from tilewright.errors import UsageError
 
-Tensor = torch.Tensor
-
 
 def _gelu_tanh(x: Any) -> Any:
     return functions.gelu(x, approximate="tanh")
@@ -37,17 +35,17 @@ _WITH_INPUT = {name: (lambda acc, of=function: (of(acc), acc)) for name, functio
 
 
 def matmul(
-    a: Tensor,
-    b: Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
     *,
-    bias: Tensor | None = None,
-    c: Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    c: torch.Tensor | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     activation: str = "none",
     out_dtype: torch.dtype | None = None,
     backend: str = "auto",
-) -> Tensor:
+) -> torch.Tensor:
     """``activation(alpha * (a @ b) + beta * c + bias)`` with gradients; ``tilewright.matmul`` says what each is.
 
     ``activation`` is one of ``ACTIVATIONS``. Raises ``UsageError``.
@@ -71,9 +69,9 @@ def matmul(
 
 
 def of_call(
-    a: Tensor, b: Tensor, *, c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any, out_dtype: Any,
-    backend: str, **others: Any,
-) -> Tensor:  # fmt: skip
+    a: torch.Tensor, b: torch.Tensor, *, c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any,
+    out_dtype: Any, backend: str, **others: Any,
+) -> torch.Tensor:  # fmt: skip
     """A call of ``tilewright.matmul`` that autograd or a compiler is to see.
 
     Raises ``UsageError`` for what has no gradient here: an ``out``, an epilogue that is none of the named functions.
@@ -105,8 +103,8 @@ def _torch_dtype(value: Any) -> torch.dtype:
 
 
 def _run(
-    a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, alpha: float, beta: float, epilogue: Any,
-    out_dtype: torch.dtype | None, backend: str,
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, c: torch.Tensor | None, alpha: float, beta: float,
+    epilogue: Any, out_dtype: torch.dtype | None, backend: str,
 ) -> Any:  # fmt: skip
     from tilewright.library.api import matmul as call
 
@@ -116,50 +114,47 @@ def _run(
         )  # fmt: skip
 
 
-@torch.library.custom_op("tilewright::matmul", mutates_args=())
 def _matmul(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    c: Tensor | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    c: torch.Tensor | None,
     alpha: float,
     beta: float,
     activation: str,
     out_dtype: torch.dtype | None,
     backend: str,
-) -> Tensor:
-    found: Tensor = _run(a, b, bias, c, alpha, beta, _ACTIVATIONS[activation], out_dtype, backend)
+) -> torch.Tensor:
+    found: torch.Tensor = _run(a, b, bias, c, alpha, beta, _ACTIVATIONS[activation], out_dtype, backend)
     return found
 
 
-@torch.library.custom_op("tilewright::matmul_with_input", mutates_args=())
 def _matmul_with_input(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    c: Tensor | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    c: torch.Tensor | None,
     alpha: float,
     beta: float,
     activation: str,
     out_dtype: torch.dtype | None,
     backend: str,
-) -> tuple[Tensor, Tensor]:
-    found: tuple[Tensor, Tensor] = _run(a, b, bias, c, alpha, beta, _WITH_INPUT[activation], out_dtype, backend)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    found: tuple[torch.Tensor, torch.Tensor] = _run(
+        a, b, bias, c, alpha, beta, _WITH_INPUT[activation], out_dtype, backend
+    )
     return found
 
 
-@_matmul.register_fake
-def _(a: Tensor, b: Tensor, bias: Any, c: Any, alpha: Any, beta: Any, activation: Any, out_dtype: Any, backend: Any):
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+def _fake(
+    a: torch.Tensor, b: torch.Tensor, bias: Any, c: Any, alpha: Any, beta: Any, activation: Any, out_dtype: Any,
+    backend: Any,
+) -> torch.Tensor:  # fmt: skip
+    """A result of the right shape and type, for whoever traces without data."""
     torch._check(a.shape[-1] == b.shape[-2], lambda: f"a has {a.shape[-1]} columns and b {b.shape[-2]} rows")
     torch._check(a.dtype == b.dtype, lambda: f"a is {a.dtype} and b is {b.dtype}")
-    return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=out_dtype or a.dtype)
-
-
-@_matmul_with_input.register_fake
-def _(a: Tensor, b: Tensor, bias: Any, c: Any, alpha: Any, beta: Any, activation: Any, out_dtype: Any, backend: Any):
     shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    return a.new_empty(shape, dtype=out_dtype or a.dtype), a.new_empty(shape, dtype=out_dtype or a.dtype)
+    return a.new_empty(shape, dtype=out_dtype or a.dtype)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -171,7 +166,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.c = None if c is None else (c.shape, c.dtype)
 
 
-def _gradients(ctx: Any, grad: Tensor | None, before_grad: Tensor | None = None) -> tuple[Any, ...]:
+def _gradients(ctx: Any, grad: torch.Tensor | None, before_grad: torch.Tensor | None = None) -> tuple[Any, ...]:
     a, b, before = ctx.saved_tensors
     if before is not None:
         through = None if grad is None else _derivative(ctx.activation, grad, before)
@@ -200,12 +195,12 @@ def _gradients(ctx: Any, grad: Tensor | None, before_grad: Tensor | None = None)
     return grad_a, grad_b, grad_bias, grad_c, None, None, None, None, None
 
 
-def _product(a: Tensor, b: Tensor, alpha: float, backend: str) -> Tensor:
-    found: Tensor = torch.ops.tilewright.matmul(a, b, None, None, alpha, 0.0, "none", None, backend)
+def _product(a: torch.Tensor, b: torch.Tensor, alpha: float, backend: str) -> torch.Tensor:
+    found: torch.Tensor = torch.ops.tilewright.matmul(a, b, None, None, alpha, 0.0, "none", None, backend)
     return found
 
 
-def _derivative(activation: str, grad: Tensor, x: Tensor) -> Tensor:
+def _derivative(activation: str, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """The gradient at an activation's input ``x``, by PyTorch's own."""
     aten = torch.ops.aten
     if activation == "relu":
@@ -213,14 +208,20 @@ def _derivative(activation: str, grad: Tensor, x: Tensor) -> Tensor:
     if activation == "relu_squared":
         return grad * 2 * torch.relu(x)
     if activation in ("gelu", "gelu_tanh"):
-        found: Tensor = aten.gelu_backward(grad, x, approximate="tanh" if activation == "gelu_tanh" else "none")
+        found: torch.Tensor = aten.gelu_backward(grad, x, approximate="tanh" if activation == "gelu_tanh" else "none")
         return found
     if activation == "silu":
         found = aten.silu_backward(grad, x)
-        return found
+        return found  # noqa: RET504 - untyped until then
     y = torch.sigmoid(x) if activation == "sigmoid" else torch.tanh(x)
     return grad * (y * (1 - y) if activation == "sigmoid" else 1 - y * y)
 
 
-_matmul.register_autograd(_gradients, setup_context=_keep)
-_matmul_with_input.register_autograd(_gradients, setup_context=_keep)
+def _register(name: str, run: Any, fake: Any) -> None:
+    operation = torch.library.custom_op(f"tilewright::{name}", run, mutates_args=())
+    operation.register_fake(fake)
+    operation.register_autograd(_gradients, setup_context=_keep)
+
+
+_register("matmul", _matmul, _fake)
+_register("matmul_with_input", _matmul_with_input, lambda *given: (_fake(*given), _fake(*given)))

@@ -106,8 +106,8 @@ def _operation(
     from tilewright.torch_op import of_call
 
     return of_call(
-        a, b, c=c, alpha=alpha, beta=beta, bias=bias, epilogue=epilogue, args=args, out_dtype=out_dtype, backend=backend,
-        out=out, stream=stream, plan=plan, sms=sms,
+        a, b, c=c, alpha=alpha, beta=beta, bias=bias, epilogue=epilogue, args=args, out_dtype=out_dtype,
+        backend=backend, out=out, stream=stream, plan=plan, sms=sms,
     )  # fmt: skip
 
 

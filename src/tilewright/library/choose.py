@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 from tilewright.dtypes import DType
 from tilewright.errors import UnavailableError, UsageError
-from tilewright.library.layouts import Lines, lines_of, packed
+from tilewright.library import pack
+from tilewright.library.layouts import Lines, lines_of, packed_layout
 from tilewright.library.shapes import Product, View
 from tilewright.plan_base import Plan
 from tilewright.planner.candidate import Candidate
@@ -22,7 +23,6 @@ from tilewright.tune.key import PLAIN
 from tilewright.tune.lookup import winner
 
 OFFSETS = (0, 0, 0)
-PACKS = False  # whether there is a kernel that packs
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Packing:
     """A copy that an operand needs before a kernel takes it. ``us`` is its predicted time."""
 
     operand: str
-    lines: Lines
+    array: pack.Strided
+    layout: Layout
     why: str
     bytes_moved: int
     us: float
@@ -133,7 +134,7 @@ def _layout(lines: Lines) -> Layout:
 def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Iterator[Choice]:
     """The planner's pick for each set of operands that may be packed, those that must be in every one."""
     must = [name for name in "ab" if lines[name].layout is None]
-    may = [name for name in "ab" if PACKS and name not in must and not lines[name].aligned]
+    may = [name for name in "ab" if name not in must and not lines[name].aligned]
     for count in range(len(may) + 1):
         for more in combinations(may, count):
             packs, after = _packed(question, lines, [*must, *more], machine)
@@ -181,17 +182,27 @@ def _packed(
     """What packing these operands takes, and the lines of all three after it."""
     after, packs = dict(lines), []
     for name in names:
-        view: View = getattr(question.product, name)
-        made = packed(view, question.dtype.itemsize, None if wanted is None else getattr(wanted, f"{name}_layout"))
-        after[name] = made
-        elements = view.rows * view.cols
-        for size, step in zip(question.product.batch, view.batch, strict=True):
-            elements *= size if step else 1
-        moved = 2 * elements * question.dtype.itemsize
-        c = machine.calibration
-        us = c.launch_us + moved / c.hbm_copy_bytes_per_s * 1e6
-        packs.append(Packing(name, made, lines[name].why or f"the plan takes {made.layout}-major {name}", moved, us))
+        array = strided(question, name, 0)
+        layout = packed_layout(getattr(question.product, name)) if wanted is None else getattr(wanted, f"{name}_layout")
+        copy = pack.tight(array, layout)
+        after[name] = Lines(layout, copy.ld, True)
+        us = pack.predicted_us(array, layout, machine)
+        moved = array.elements * question.dtype.itemsize + copy.nbytes
+        packs.append(Packing(name, array, layout, lines[name].why or f"the plan takes it {layout}-major", moved, us))
     return tuple(packs), after
+
+
+def strided(question: Question, name: str, pointer: int) -> pack.Strided:
+    """A or B as packing takes it, its first element at ``pointer``."""
+    view: View = getattr(question.product, name)
+    sizes, steps = three(question.product.batch, 1), three(view.batch, 0)
+    return pack.Strided(pointer, view.rows, view.cols, view.row, view.col, question.dtype, sizes, steps)
+
+
+def three(values: Sequence[int], fill: int) -> tuple[int, int, int]:
+    """Values of up to three batch dimensions as those of three, the outermost first."""
+    a, b, c = (*[fill] * (3 - len(values)), *values)
+    return a, b, c
 
 
 def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice:

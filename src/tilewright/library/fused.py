@@ -85,7 +85,7 @@ def after_of(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any)
     if args is not None and not isinstance(args, Mapping):
         raise UsageError(f"args is a {type(args).__name__}; it must map names to arrays and numbers")
     values = {}
-    for name, value in sorted((args or {}).items()):
+    for name, value in sorted((args or {}).items(), key=lambda item: str(item[0])):
         if is_number(value):
             values[name_of(name)] = float(value)
         else:

@@ -120,10 +120,9 @@ def found_after(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: A
     values = {"alpha": bits(alpha), "beta": bits(beta)}
     arrays = [("c", c), ("bias", bias)]
     if args is not None:
-        try:
-            arrays += [(name_of(name), args[name]) for name in sorted(args)]
-        except (TypeError, AttributeError):  # no mapping of names; the long way says so
+        if type(args) is not dict:
             return None
+        arrays += [(name_of(name), args[name]) for name in sorted(args, key=str)]
     for name, value in arrays:
         if type(value) in _Torch.types:
             if value.requires_grad and _Torch.grad_enabled():

@@ -52,11 +52,9 @@ def lines_of(view: View, itemsize: int, offset: int, name: str) -> Lines:
     return Lines(layout, ld, not why, why)
 
 
-def packed(view: View, itemsize: int, layout: Layout | None = None) -> Lines:
-    """The lines of a packed copy, each on a 16-byte boundary: along the axis with the shorter step if none is named."""
-    if layout is None:
-        layout = "row" if abs(view.col) <= abs(view.row) or view.rows == 1 else "column"
-    return Lines(layout, _padded(view.cols if layout == "row" else view.rows, itemsize), True)
+def packed_layout(view: View) -> Layout:
+    """The layout of a packed copy: its lines run along the axis with the shorter step."""
+    return "row" if abs(view.col) <= abs(view.row) or view.rows == 1 else "column"
 
 
 def _padded(line: int, itemsize: int) -> int:

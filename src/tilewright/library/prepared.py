@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.backends.base import Backend, Matrix, Packed, TensorMap
 from tilewright.backends.cuda_prepared import PreparedLaunch, moved
 from tilewright.dtypes import FP32, DType
 from tilewright.errors import UsageError
-from tilewright.library.choose import Choice, Question
+from tilewright.library import pack
+from tilewright.library.choose import Choice, Question, strided
 from tilewright.library.fused import Fused
 from tilewright.library.layouts import Lines
 from tilewright.library.shapes import View
 from tilewright.library.workspaces import Workspaces, outside_capture
+from tilewright.plan_base import MOST_COUNTERS
 from tilewright.run import Launch, Operands, prepare
 from tilewright.selection import kernel_of
 
@@ -71,16 +73,23 @@ def make_ready(
     p = question.product
     if p.batch:
         raise UsageError(f"the batch {p.batch} of a and b cannot be multiplied yet; 2-D arrays can")
-    if choice.packs:
-        raise UsageError(f"{choice.packs[0].why}; a copy of it can be multiplied")
     needed = choice.plan.workspace_bytes(choice.problem)
     views = {"a": (p.a, question.dtype), "b": (p.b, question.dtype), "c": (p.c, question.out_dtype)}
     matrices = {
         name: _matrix(stand_in(role, question.offsets[role]), *views[name], choice.lines[name])
         for role, name in enumerate("abc")
     }
-    memory = Matrix(stand_in(WORKSPACE), 1, needed // 4, needed // 4, FP32, None)
+    memory = _row(0, needed)
+    starters, end = [], max(needed, 4 * MOST_COUNTERS)  # the counters stay zero, whoever else uses the workspace
     with outside_capture(backend.name == "cuda"):
+        for each in choice.packs:
+            role = "ab".index(each.operand)
+            array = strided(question, each.operand, stand_in(role, question.offsets[role]))
+            begin = -(-end // PLACE_BYTES) * PLACE_BYTES
+            end = begin + pack.tight(array, each.layout).nbytes
+            copying, _ = pack.prepare(backend, array, each.layout, _row(begin, end - begin))
+            starters.append(starter(backend, copying, question.offsets, [(0, 0, role)]))
+            matrices[each.operand] = replace(matrices[each.operand], pointer=stand_in(WORKSPACE) + begin)
         launch = prepare(
             backend,
             kernel_of(choice.plan),
@@ -89,8 +98,15 @@ def make_ready(
             workspace=memory if needed else None,
             epilogue=None if after is None else after.bound,
         )
-        starters = (starter(backend, launch, question.offsets, () if after is None else after.fields),)
-    return Prepared(choice, starters, needed, workspaces)
+        last = len(launch.args) - 1
+        fields = [] if after is None else [(last, byte, role) for byte, role in after.fields]
+        starters.append(starter(backend, launch, question.offsets, fields))
+    return Prepared(choice, tuple(starters), end if choice.packs else needed, workspaces)
+
+
+def _row(begin: int, nbytes: int) -> Matrix:
+    """Bytes of the workspace."""
+    return Matrix(stand_in(WORKSPACE) + begin, 1, nbytes // 4, nbytes // 4, FP32, None)
 
 
 def _matrix(pointer: int, view: View, dtype: DType, lines: Lines) -> Matrix:
@@ -99,14 +115,14 @@ def _matrix(pointer: int, view: View, dtype: DType, lines: Lines) -> Matrix:
 
 
 def starter(
-    backend: Backend, launch: Launch, offsets: Sequence[int], members: Sequence[tuple[int, int]] = ()
+    backend: Backend, launch: Launch, offsets: Sequence[int], members: Sequence[tuple[int, int, int]] = ()
 ) -> Starter:
     """A launch that was bound to stand-ins, to be started for given addresses.
 
-    ``members`` are ``(byte, role)`` in its last argument, the epilogue's.
+    ``members`` are ``(argument, byte, role)``: addresses within arguments that are structs.
     """
     slots = slots_of(launch.args, offsets)
-    fields = [(len(launch.args) - 1, byte, role, 0) for byte, role in members]
+    fields = [(number, byte, role, 0) for number, byte, role in members]
     if backend.name == "cuda":
         return PreparedLaunch(
             backend,
