@@ -196,7 +196,7 @@ def _fold_into_rows(p: Product) -> Product | None:
             continue
         if all(p.m == 1 or v.batch[i] == v.row * p.m for v in others):
             a, c, *more = (replace(v, rows=p.m * size, row=v.batch[i] if p.m == 1 else v.row) for v in others)
-            if not (_has_lines(a) and _has_lines(c)):
+            if not _has_lines(c) or (_has_lines(p.a) and not _has_lines(a)):
                 continue
             return _without(_rebuilt(p, [a, p.b, c, *more], p.batch), [i])
     return None
