@@ -11,6 +11,7 @@ import pytest
 from conftest import open_or_skip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from matmul_cases import Array, exact, integers, same
 
 import tilewright
 from tilewright import BF16, FP16, FP32, DType, Matmul, UsageError, explain, matmul
@@ -19,7 +20,6 @@ from tilewright.library.choose import Choice
 from tilewright.planner.candidate import Candidate
 from tilewright.planner.planning import Planning
 
-Array = np.ndarray[Any, Any]
 TENSOR = [BF16, FP16]
 
 
@@ -37,22 +37,6 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(choose, "candidates", few)
     yield request.param
     ready.forget()
-
-
-def integers(seed: int, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Small ones: fp32 adds their products exactly in any order."""
-    return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype.numpy)
-
-
-def exact(a: Array, b: Array, dtype: DType) -> Array:
-    """What must come out, bit for bit: the product of integers, rounded once."""
-    product: Array = np.matmul(a.astype(np.float64), b.astype(np.float64))
-    return product.astype(np.float32).astype(dtype.numpy)
-
-
-def same(found: Array, wanted: Array) -> None:
-    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-    np.testing.assert_array_equal(found, wanted)
 
 
 Laid = tuple[str, int, int, int]
@@ -182,27 +166,6 @@ def test_out_is_what_is_written_or_refused(backend: str) -> None:
     assert not held[:, :16].any(), "out's neighbours in memory are not written"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"backend": "tpu"}, "backend 'tpu' is not one of"),
-        ({"sms": 0}, "sms is 0; H200 SXM has 1 to 132"),
-        ({"plan": "fast"}, "plan is a str; it must be a Plan"),
-        ({"deterministic": 1}, "deterministic is 1; it must be True or False"),
-        ({"out_dtype": "fp64"}, "out_dtype is 'fp64'; it can be fp32, bf16, fp16"),
-    ],
-)
-def test_arguments_that_are_refused(options: dict[str, Any], message: str) -> None:
-    a = integers(1, (16, 16), BF16)
-    with pytest.raises(UsageError, match=message):
-        matmul(a, a, **{"backend": "emulator", **options})
-
-
-def test_operands_of_two_types() -> None:
-    with pytest.raises(UsageError, match="a is bf16 and b is fp16; both operands can be bf16"):
-        matmul(integers(1, (8, 8), BF16), integers(1, (8, 8), FP16), backend="emulator")
-
-
 def test_a_plan_that_the_caller_names(backend: str) -> None:
     a, b = integers(1, (40, 64), BF16), integers(2, (64, 24), BF16)
     plan = tilewright.plan(40, 24, 64).ranked[-1].plan
@@ -251,39 +214,6 @@ def test_one_compile_whoever_asks(backend: str, monkeypatch: pytest.MonkeyPatch)
     assert len(results) == 4
     for result in results:
         same(result, exact(a, b, BF16))
-
-
-def test_what_explain_tells() -> None:
-    a, b = integers(1, (40, 32), BF16), integers(2, (32, 24), BF16)
-    told = explain(a, b, backend="emulator")
-    pick = tilewright.plan(40, 24, 32).pick
-    assert pick.predicted_us is not None
-    assert told.label == pick.label
-    assert told.predicted_us == pick.predicted_us.sustained
-    assert told.runner_up is not None
-    assert told.predicted_us is not None
-    assert told.runner_up[1] >= told.predicted_us
-    assert not told.copied
-    assert not told.transposed
-    assert "copied     nothing" in str(told)
-    values = told.to_dict()
-    assert values["schema"] == "tilewright.explain/1"
-    assert values["runner_up"]["label"] == told.runner_up[0]
-    out = np.zeros((24, 40), BF16.numpy).T
-    told = explain(a, b, out=out, backend="emulator")
-    assert told.transposed
-    assert (told.m, told.n) == (24, 40)
-    assert "its transpose is computed" in str(told)
-
-
-def test_explain_of_what_tma_cannot_describe() -> None:
-    a, b = integers(1, (40, 33), BF16)[:, :32], integers(2, (32, 24), BF16)
-    told = explain(a, b, backend="emulator")
-    assert any("the rows of a are 66 bytes apart" in line for line in (*told.path, *(c.why for c in told.copied)))
-    told = explain(a[::-1], b, backend="emulator")
-    assert [(each.what, each.bytes_moved) for each in told.copied] == [("a, packed", 2 * 40 * 32 * 2)]
-    assert "the rows of a run backwards" in told.copied[0].why
-    assert "A from a packed copy" in told.path
 
 
 def test_fp32_is_fp32(backend: str) -> None:
@@ -340,26 +270,6 @@ def test_several_results(backend: str) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             matmul(a, b, epilogue=lambda acc: (acc, acc + 1), out=out, backend=backend)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"alpha": "x"}, "alpha is a str; it must be a number"),
-        ({"beta": 1}, "beta is 1.0 and c is None"),
-        ({"beta": 0, "c": np.zeros((3, 16), np.float16)}, r"c has shape \(3, 16\), which does not fit C, 24x16"),
-        ({"bias": np.zeros(7, np.float16)}, r"bias has shape \(7,\)"),
-        ({"bias": np.zeros(16, np.float64)}, "bias has dtype float64"),
-        ({"args": {"x": 1}}, "args has x and epilogue is None"),
-        ({"epilogue": tilewright.relu, "args": [1]}, "args is a list; it must map names"),
-        ({"epilogue": lambda acc, v: acc, "args": {"v": [1.0]}}, r"args\['v'\] is a list"),
-        ({"epilogue": lambda acc: acc.sum()}, "sum"),
-    ],
-)
-def test_what_cannot_follow_a_product(options: dict[str, Any], message: str) -> None:
-    a, b = integers(1, (24, 40), FP16), integers(2, (40, 16), FP16)
-    with pytest.raises(UsageError, match=message):
-        matmul(a, b, backend="emulator", **options)
 
 
 def test_a_prepared_matmul_takes_other_numbers_and_arrays(backend: str) -> None:

@@ -10,7 +10,7 @@ from tilewright.errors import UsageError
 from tilewright.library import hot
 from tilewright.library.arrange import results_of
 from tilewright.library.arrays import Array, view
-from tilewright.library.calls import explained, made_ready, run, tight
+from tilewright.library.calls import explained, made_ready, run, tight, tuned
 from tilewright.library.explain import Explanation
 from tilewright.library.fused import after_of
 from tilewright.library.ready import Ready
@@ -167,6 +167,17 @@ class Matmul:
         if self._ready is None:
             self._ready = made_ready(self._open())
         return None if self._ready.choice is None else self._ready.choice.plan
+
+    def tune(self, *, top: int = 4, limit_s: float = 30.0) -> Plan | None:
+        """Measure the planner's first ``top`` candidates on this GPU, keep the fastest in the database, and take it.
+
+        Each may take ``limit_s`` seconds (``tilewright tune`` says how it is done). What is measured is the product
+        alone, so that a call with a batch or an epilogue is refused. Raises ``UsageError`` for these and where a
+        candidate computed a wrong element, ``UnavailableError`` without a GPU.
+        """
+        tuned(self._open(), top, limit_s)
+        self._ready = self._known = self._found = None
+        return self.plan()
 
     def execute(self, a: Any = None, b: Any = None, *, out: Any = None, stream: Any = None, **changed: Any) -> Any:
         """Queue the call and return the result: of the arrays given at the start where none are given here.

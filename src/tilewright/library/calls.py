@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tilewright.errors import UsageError
 from tilewright.library import staging
 from tilewright.library.arrange import Results, arranged, results_of
 from tilewright.library.arrays import HOST, Array, place, view
 from tilewright.library.choose import choose
 from tilewright.library.explain import Explanation, explanation
 from tilewright.library.fused import After
-from tilewright.library.ready import Place, Ready, place_of, ready_for
+from tilewright.library.ready import Place, Ready, forget, place_of, ready_for
 from tilewright.library.request import Request, require_apart, require_outs
 from tilewright.library.results import empty, stream_of, used_on
 
@@ -79,6 +80,26 @@ def explained(request: Request) -> Explanation:
     emulated = request.options.backend == "emulator"
     where = "the emulator" if emulated else place(max(request.a.device, 0))
     return explanation(request, laid.question.product, choice, where, laid.after)
+
+
+def tuned(request: Request, top: int, limit_s: float) -> None:
+    """Measure the candidates of a request's product, for every later call. Raises as ``Matmul.tune`` says."""
+    from tilewright.library import hot
+    from tilewright.tune.session import tune
+    from tilewright.tune.store import Store
+
+    laid = arranged(request, request.a, request.b, request.outs or tight(request, results_of(request)))
+    if laid.empty or laid.after is not None or laid.question.product.batch or request.options.plan is not None:
+        raise UsageError(
+            "tune measures plain products, which this call is not: a result without elements, a batch, what follows "
+            "the product, or a given plan cannot be tuned"
+        )
+    problem = choose(laid.question).problem
+    found = tune([problem], Store(), lambda done, count, doing: None, top=top, limit_s=limit_s)
+    if found.errors:
+        raise UsageError(found.errors[problem])
+    forget()
+    hot.forget()
 
 
 def _run_staged(request: Request, at: Place, out: Any, results: Results) -> tuple[Any, Ready]:

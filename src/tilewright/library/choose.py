@@ -81,10 +81,9 @@ def choose(question: Question, given: Plan | None = None) -> Choice:
     lines = operand_lines(question)
     if given is not None:
         return _given(given, question, lines, machine)
-    if not any(lines[name].layout is None for name in "ab") and question.sms is None:
-        found = _tuned(question, lines, machine)
-        if found is not None:
-            return found
+    found = _tuned(question, lines, machine) if question.sms is None else None
+    if found is not None:
+        return found
     options = list(_options(question, lines, machine))
     if not options:
         raise UsageError(f"no kernel computes {question.dtype} with a result in {question.out_dtype}")
@@ -232,14 +231,16 @@ def needs(plan: Plan) -> set[str]:
 
 
 def _tuned(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice | None:
-    """The winner in the database of this GPU, where there is a GPU and a winner."""
-    problem = problem_of(question, lines)
-    letters = "".join(name for name in "abc" if lines[name].aligned) or "none"
+    """The winner in the database of this GPU, where there is a GPU and a winner; what no kernel reads is packed."""
+    packs, after = _packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
+    problem = problem_of(question, after)
+    letters = "".join(name for name in "abc" if after[name].aligned) or "none"
     try:
         plan = None if question.product.batch else winner(problem, epilogue=question.epilogue, alignment=letters)
     except UnavailableError:
         return None
     if plan is None or not needs(plan) <= set(letters) or not _applies(question, plan):
         return None
-    us, label = _us(priced(plan, problem, machine)), priced(plan, problem, machine).label
-    return Choice(plan, "tuned", problem, lines, (), us, label, None, None)
+    candidate = priced(plan, problem, machine)
+    us = _us(candidate) + sum(each.us for each in packs)
+    return Choice(plan, "tuned", problem, after, packs, us, candidate.label, None, None)

@@ -1,0 +1,114 @@
+"""What ``matmul`` refuses, what ``explain`` says, and what ``tune`` changes; little is run here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from matmul_cases import integers
+
+import tilewright
+from tilewright import BF16, FP16, Matmul, UsageError, explain, matmul
+from tilewright.library import choose
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "tpu"}, "backend 'tpu' is not one of"),
+        ({"sms": 0}, "sms is 0; H200 SXM has 1 to 132"),
+        ({"plan": "fast"}, "plan is a str; it must be a Plan"),
+        ({"deterministic": 1}, "deterministic is 1; it must be True or False"),
+        ({"out_dtype": "fp64"}, "out_dtype is 'fp64'; it can be fp32, bf16, fp16"),
+    ],
+)
+def test_arguments_that_are_refused(options: dict[str, Any], message: str) -> None:
+    a = integers(1, (16, 16), BF16)
+    with pytest.raises(UsageError, match=message):
+        matmul(a, a, **{"backend": "emulator", **options})
+
+
+def test_operands_of_two_types() -> None:
+    with pytest.raises(UsageError, match="a is bf16 and b is fp16; both operands can be bf16"):
+        matmul(integers(1, (8, 8), BF16), integers(1, (8, 8), FP16), backend="emulator")
+
+
+def test_what_explain_tells() -> None:
+    a, b = integers(1, (40, 32), BF16), integers(2, (32, 24), BF16)
+    told = explain(a, b, backend="emulator")
+    pick = tilewright.plan(40, 24, 32).pick
+    assert pick.predicted_us is not None
+    assert told.label == pick.label
+    assert told.predicted_us == pick.predicted_us.sustained
+    assert told.runner_up is not None
+    assert told.predicted_us is not None
+    assert told.runner_up[1] >= told.predicted_us
+    assert not told.copied
+    assert not told.transposed
+    assert "copied     nothing" in str(told)
+    values = told.to_dict()
+    assert values["schema"] == "tilewright.explain/1"
+    assert values["runner_up"]["label"] == told.runner_up[0]
+    out = np.zeros((24, 40), BF16.numpy).T
+    told = explain(a, b, out=out, backend="emulator")
+    assert told.transposed
+    assert (told.m, told.n) == (24, 40)
+    assert "its transpose is computed" in str(told)
+
+
+def test_explain_of_what_tma_cannot_describe() -> None:
+    a, b = integers(1, (40, 33), BF16)[:, :32], integers(2, (32, 24), BF16)
+    told = explain(a, b, backend="emulator")
+    assert any("the rows of a are 66 bytes apart" in line for line in (*told.path, *(c.why for c in told.copied)))
+    told = explain(a[::-1], b, backend="emulator")
+    assert [(each.what, each.bytes_moved) for each in told.copied] == [("a, packed", 2 * 40 * 32 * 2)]
+    assert "the rows of a run backwards" in told.copied[0].why
+    assert "A from a packed copy" in told.path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": "x"}, "alpha is a str; it must be a number"),
+        ({"beta": 1}, "beta is 1.0 and c is None"),
+        ({"beta": 0, "c": np.zeros((3, 16), np.float16)}, r"c has shape \(3, 16\), which does not fit C, 24x16"),
+        ({"bias": np.zeros(7, np.float16)}, r"bias has shape \(7,\)"),
+        ({"bias": np.zeros(16, np.float64)}, "bias has dtype float64"),
+        ({"args": {"x": 1}}, "args has x and epilogue is None"),
+        ({"epilogue": tilewright.relu, "args": [1]}, "args is a list; it must map names"),
+        ({"epilogue": lambda acc, v: acc, "args": {"v": [1.0]}}, r"args\['v'\] is a list"),
+        ({"epilogue": lambda acc: acc.sum()}, "sum"),
+    ],
+)
+def test_what_cannot_follow_a_product(options: dict[str, Any], message: str) -> None:
+    a, b = integers(1, (24, 40), FP16), integers(2, (40, 16), FP16)
+    with pytest.raises(UsageError, match=message):
+        matmul(a, b, backend="emulator", **options)
+
+
+def test_tune_refuses_what_it_does_not_measure() -> None:
+    a, b = integers(1, (24, 40), BF16), integers(2, (40, 16), BF16)
+    for options in ({"bias": integers(3, (16,), BF16)}, {"plan": tilewright.plan(24, 16, 40).pick.plan}):
+        with (
+            Matmul(a, b, backend="emulator", **options) as prepared,
+            pytest.raises(UsageError, match="tune measures plain products"),
+        ):
+            prepared.tune()
+
+
+def test_a_tuned_plan_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = integers(1, (24, 40), BF16)[::-1], integers(2, (40, 16), BF16)
+    plan = tilewright.plan(24, 16, 40).ranked[3].plan
+    asked: list[Any] = []
+
+    def winner(problem: tilewright.Problem, **more: Any) -> Any:
+        asked.append((problem.m, problem.n, problem.k, more["alignment"]))
+        return plan
+
+    monkeypatch.setattr(choose, "winner", winner)
+    told = explain(a, b, backend="emulator")
+    assert asked == [(24, 16, 40, "abc")]
+    assert told.source == "tuned"
+    assert told.plan == plan.to_dict()  # type: ignore[union-attr]
+    assert "a, packed" in [each.what for each in told.copied]
