@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from epilogue_cases import CASES, EVERYTHING, Case, bind, value_of
+from ladder_cases import product
 
 from tilewright.backends.base import Backend
 from tilewright.backends.emulator import EmulatorBackend
@@ -16,6 +17,7 @@ from tilewright.dtypes import BF16, FP32
 from tilewright.epilogue.code import PLAIN, ArgSpec, ArrayValue, BoundEpilogue, EpilogueCode, Value
 from tilewright.errors import UsageError
 from tilewright.ladder import rung
+from tilewright.problem import Problem
 from tilewright.run import prepare, run
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -33,6 +35,15 @@ def test_results_are_those_of_numpy(backend: Backend, case: Case, shift: int) ->
     np.testing.assert_array_equal(backend.download(operands.c), c.astype(operands.c.dtype.numpy))
     np.testing.assert_array_equal(backend.download(bound.before), before.astype(BF16.numpy))
     assert backend.padding_intact(operands.c)
+
+
+OTHER = [case for case in CASES if case.plan.c_dtype not in (case.plan.dtype, FP32)]
+
+
+@pytest.mark.parametrize("case", OTHER, ids=lambda case: case.name)
+def test_c_of_the_other_type_of_16_bits(backend: Backend, case: Case) -> None:
+    problem = Problem(*case.shape, case.plan.dtype, case.plan.c_dtype, case.plan.a_layout, case.plan.b_layout)
+    product(backend, case.kernel, problem.padded(), case.plan)
 
 
 @each_case
