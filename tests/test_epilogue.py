@@ -121,8 +121,9 @@ def test_arguments_are_packed_as_the_kernel_reads_them() -> None:
 )
 def test_values_that_do_not_fit(values: Any, says: str) -> None:
     code = EpilogueCode("", (ArgSpec("s", "scalar", FP32), ArgSpec("x", "array", BF16)))
-    with pytest.raises(UsageError, match=says):
-        code.pack(values)
+    for given in (code.pack, lambda values: BoundEpilogue(code, values)):
+        with pytest.raises(UsageError, match=says):
+            given(values)
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,6 @@ def _require_apart(epilogue: BoundEpilogue, operands: Operands, parts: Sequence[
     An array that is C itself is read element by element by who then writes it. No more is looked at.
     """
     a, b, c = operands.a, operands.b, operands.c
-    epilogue.code.pack(epilogue.values)
     outputs = epilogue.arrays(epilogue.code.outputs)
     for name, (value, dtype) in {**epilogue.arrays(epilogue.code.args), **outputs}.items():
         seen = value.seen(dtype, c.rows, c.cols)

@@ -136,13 +136,16 @@ PLAIN = EpilogueCode(EPILOGUE.read_text(encoding="utf-8"))
 
 @dataclass(frozen=True)
 class BoundEpilogue:
-    """An epilogue with a value for each member of its ``Args``."""
+    """An epilogue with a value for each member of its ``Args``. Raises ``UsageError`` as ``EpilogueCode.pack``."""
 
     code: EpilogueCode = PLAIN
     values: Mapping[str, Value] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.code.pack(self.values)
+
     def arrays(self, specs: tuple[ArgSpec, ...]) -> dict[str, tuple[ArrayValue, DType]]:
-        """Those of the values that are arrays, by name. ``pack`` has checked them."""
+        """Those of the values that are arrays, by name."""
         found = {spec.name: (self.values[spec.name], spec.dtype) for spec in specs}
         return {name: (value, dtype) for name, (value, dtype) in found.items() if isinstance(value, ArrayValue)}
 
@@ -153,7 +156,7 @@ class BoundEpilogue:
         return replace(self.code, aligned=bool(arrays) and all(value.aligned16(dtype) for value, dtype in arrays))
 
     def argument(self, m: int, n: int) -> Packed:
-        """The kernel's argument for a C of ``m x n``. Raises ``UsageError`` as ``EpilogueCode.pack``."""
+        """The kernel's argument for a C of ``m x n``."""
         data = self.code.pack(self.values)
         arrays = self.arrays(self.code.members).values()
         return Packed(data, tuple(value.seen(dtype, m, n) for value, dtype in arrays))
