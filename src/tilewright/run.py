@@ -97,7 +97,7 @@ def target_of(backend: Backend) -> tuple[Target, str | None]:
 
 def source_for(backend: Backend, kernel: KernelFile, plan: Plan, epilogue: BoundEpilogue | None = None) -> KernelSource:
     """The text of a kernel that a backend compiles. Raises ``UsageError`` for an epilogue where it applies none."""
-    return kernel.source(plan, *target_of(backend), PLAIN if epilogue is None else epilogue.code)
+    return kernel.source(plan, *target_of(backend), PLAIN if epilogue is None else epilogue.compiled)
 
 
 def prepare(
@@ -238,11 +238,11 @@ def _require_apart(epilogue: BoundEpilogue, operands: Operands, parts: Sequence[
     An array that is C itself is read element by element by who then writes it. No more is looked at.
     """
     a, b, c = operands.a, operands.b, operands.c
-    epilogue.code.pack(epilogue.values)
     outputs = epilogue.arrays(epilogue.code.outputs)
     for name, (value, dtype) in {**epilogue.arrays(epilogue.code.args), **outputs}.items():
         seen = value.seen(dtype, c.rows, c.cols)
-        same = (value.pointer, value.row, value.col, dtype) == (c.pointer, c.ld, 1, c.dtype)
+        same = (value.pointer, dtype) == (c.pointer, c.dtype)
+        same = same and (value.row == c.ld or c.rows <= 1) and (value.col == 1 or c.cols <= 1)
         taken = [("the workspace", part) for part in parts]
         if name in outputs:
             if (value.row == 0 and c.rows > 1) or (value.col == 0 and c.cols > 1):
