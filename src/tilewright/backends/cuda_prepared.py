@@ -80,7 +80,9 @@ class PreparedLaunch:
 
             backend.allow_shared(kernel, shared_bytes)
             self._context = int(call(driver.cuCtxGetCurrent))
-            self._handle = int(kernel.handle.handle)
+            function = call(driver.cuKernelGetFunction, kernel.handle.handle)
+            call(driver.cuFuncLoad, function)  # now, not at the first launch, which may be one that is captured
+            self._handle = int(function)
             attributes = launch_attributes(cluster, dependent)
             packed = b"".join(ctypes.string_at(each.getPtr(), ATTRIBUTE_BYTES) for each in attributes)
         self._attributes = ctypes.create_string_buffer(packed, max(len(packed), 1))

@@ -137,7 +137,8 @@ def _path(product: Product, choice: Choice, after: Fused | None) -> tuple[str, .
     path += [f"{name.upper()} from a packed copy" for name in sorted(packed)]
     path += ["out is column-major: its transpose is computed"] if product.swapped else []
     if after is not None:
-        path.append(f"in the same kernel: {', '.join(after.members) or 'an epilogue without arguments'}")
+        named = ", ".join(name.removeprefix("arg_") for name in after.members)
+        path.append(f"in the same kernel: {named or 'an epilogue without arguments'}")
     return tuple(path)
 
 
