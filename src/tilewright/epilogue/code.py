@@ -126,8 +126,8 @@ class BoundEpilogue:
         found = {spec.name: (self.values[spec.name], spec.dtype) for spec in specs}
         return {name: (value, dtype) for name, (value, dtype) in found.items() if isinstance(value, ArrayValue)}
 
-    def argument(self, m: int, n: int) -> Packed:
-        """The kernel's argument for a C of ``m x n``. Raises ``UsageError`` as ``EpilogueCode.pack``."""
+    def argument(self, m: int, n: int, batch: tuple[int, int, int] = (1, 1, 1)) -> Packed:
+        """The kernel's argument for a batch of Cs of ``m x n``. Raises ``UsageError`` as ``EpilogueCode.pack``."""
         data = self.code.pack(self.values)
         arrays = self.arrays(self.code.members).values()
-        return Packed(data, tuple(value.seen(dtype, m, n) for value, dtype in arrays))
+        return Packed(data, tuple(value.seen(dtype, m, n, batch) for value, dtype in arrays))
