@@ -46,7 +46,9 @@ def test_arguments_keep_their_width_and_matrices_become_addresses() -> None:
 
 @pytest.mark.parametrize("value", [3, 0.5, True, None, "x"])
 def test_arguments_without_a_width_are_refused(value: object) -> None:
-    with pytest.raises(UsageError, match=f"argument 1 is {value!r}; NumPy scalars, matrices, tensor maps and bytes"):
+    with pytest.raises(
+        UsageError, match=f"argument 1 is {value!r}; NumPy scalars, matrices, tensor maps, structs and bytes"
+    ):
         Arguments([np.int32(0), value], lambda _: b"")
 
 

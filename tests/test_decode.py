@@ -213,7 +213,7 @@ def test_only_lines_that_are_read_wide_must_be_aligned(backend: Backend, kernel:
     wide = make_operands(
         backend, posed(m, n + 1, k + 1, BF16), np.pad(a, ((0, 0), (1, 0))), np.pad(b, ((1, 0), (0, 1)))
     )
-    shifted = {
+    shifted: dict[str, Any] = {
         "a": part(wide.a, m, k, col=1),
         "b": part(wide.b, k, n, row=1),
         "c": part(wide.c, m, n, col=1),

@@ -60,6 +60,7 @@ constexpr bool STORE_EVICT_FIRST = false;
 constexpr int EPILOGUE_COLUMNS = 64;
 constexpr int EPILOGUE_SLABS = 2;
 constexpr bool DEPENDENT_LAUNCH = false;
+constexpr bool BATCHED = false;
 }  // namespace plan
 """
 

@@ -147,7 +147,11 @@ def test_one_misaligned_operand_takes_the_unaligned_plan(backend: Backend, odd: 
         backend, Problem(m + 4, n + 4, k, FP32, None, "column", "row"), np.pad(a, ((1, 3), (0, 0))),
         np.pad(b, ((0, 0), (1, 3))),
     )  # fmt: skip
-    shifted = {"a": part(wide.a, m, k, row=1), "b": part(wide.b, k, n, col=1), "c": part(wide.c, m, n, col=1)}
+    shifted: dict[str, Any] = {
+        "a": part(wide.a, m, k, row=1),
+        "b": part(wide.b, k, n, col=1),
+        "c": part(wide.c, m, n, col=1),
+    }
     operands = replace(make_operands(backend, problem.changed(lda=24), a, b), **{odd: shifted[odd]})
     plan = default_plan(KERNEL, operands)
     assert not plan.aligned

@@ -328,7 +328,7 @@ def test_what_tma_cannot_move_is_refused(backend: Backend, rung: Rung, odd: str,
     a, b = random_operands(problem)
     values = {"a": a, "b": b, "c": np.full((40, 72), np.nan, BF16.numpy)}
     of = dict(zip("abc", (*layouts, "row"), strict=True))
-    matrices = {
+    matrices: dict[str, Any] = {
         name: shifted(backend, each, of[name], pointer=name == odd and how == "pointer",
                       stride=name == odd and how == "stride")
         for name, each in values.items()

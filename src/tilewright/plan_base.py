@@ -126,6 +126,16 @@ class Plan(ABC):
         return ("a", "b", "c")
 
     @property
+    def takes_batch(self) -> bool:
+        """Whether the kernel has plans of a batch, and so an argument for it, of one product too."""
+        return False
+
+    @property
+    def batched(self) -> bool:
+        """Whether it is a plan of a batch."""
+        return False
+
+    @property
     def has_epilogue(self) -> bool:
         """Whether the kernel applies an epilogue, whose argument is then its last."""
         return False
@@ -151,17 +161,22 @@ class Plan(ABC):
         """Tiles of C down and across."""
         return -(-problem.m // self.bm), -(-problem.n // self.bn)
 
-    def grid(self, problem: Problem) -> Dim3:
-        """One block a tile of C, row of tiles after row of tiles, in one dimension.
+    def grid(self, problem: Problem, batch: int = 1) -> Dim3:
+        """One block a tile of C, row of tiles after row of tiles, in one dimension, for each product of a batch.
 
         Raises ``UsageError`` when that is more blocks than a grid may have.
         """
         down, across = self.tiles(problem)
-        if down * across > LARGEST_GRID:
+        return (self.counted_tiles(problem, down * across, batch), 1, 1)
+
+    def counted_tiles(self, problem: Problem, tiles: int, batch: int) -> int:
+        """So many tiles of each product. Raises ``UsageError`` for more than a grid has blocks, or a kernel counts."""
+        if tiles * batch > LARGEST_GRID:
+            of = problem if batch == 1 else f"{batch} x {problem}"
             raise UsageError(
-                f"{problem} needs {down * across} blocks of {self.bm}x{self.bn}; a grid has at most {LARGEST_GRID}"
+                f"{of} needs {tiles * batch} blocks of {self.bm}x{self.bn}; a grid has at most {LARGEST_GRID}"
             )
-        return (down * across, 1, 1)
+        return tiles * batch
 
     def interior_block(self, problem: Problem) -> int:
         """A block about the middle of C: a whole tile wherever there is one, away from the edges where it can be."""

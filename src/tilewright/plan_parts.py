@@ -142,7 +142,7 @@ class PartsPlan(BranchPlan):
         """Work items that there can be clusters for."""
         raise NotImplementedError
 
-    def grid(self, problem: Problem) -> Dim3:
+    def grid(self, problem: Problem, batch: int = 1) -> Dim3:
         """As many whole clusters as there are, or as there is work for.
 
         Raises ``UsageError`` when there is more than a kernel counts in 32 bits.

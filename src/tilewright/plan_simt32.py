@@ -41,7 +41,8 @@ class Simt32Plan(BranchPlan):
     """The compile-time values of the fp32 kernel.
 
     ``tm x tn`` are the outputs one thread keeps in registers, ``warps_m x warps_n`` the arrangement of its block's
-    warps over the tile. There are two buffers of a K-step. Raises ``UsageError`` for a combination that no kernel has.
+    warps over the tile. There are two buffers of a K-step. ``batched`` is a plan of a batch of
+    products. Raises ``UsageError`` for a combination that no kernel has.
     """
 
     branch: ClassVar[str] = "simt"
@@ -59,6 +60,12 @@ class Simt32Plan(BranchPlan):
     warps_m: int = 2
     warps_n: int = 4
     blocks_per_sm: int = 1
+    batched: bool = False
+
+    @property
+    def takes_batch(self) -> bool:
+        """It computes batches, too."""
+        return True
 
     def follows(self) -> Mapping[str, int]:
         """The block from its warps."""
@@ -96,6 +103,7 @@ class Simt32Plan(BranchPlan):
             "A_K_MAJOR": self.a_layout == "row",
             "B_K_MAJOR": self.b_layout == "column",
             "DEPENDENT_LAUNCH": self.dependent_launch,
+            "BATCHED": self.batched,
         }
 
     def complaints(self) -> Iterator[str]:

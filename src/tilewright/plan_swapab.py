@@ -102,7 +102,7 @@ class SwapAbPlan(BranchPlan):
         """One tile over all of K: what C's way out takes a multiply-add depends on it."""
         return self.bm, self.bn, LARGEST_GRID
 
-    def grid(self, problem: Problem) -> Dim3:
+    def grid(self, problem: Problem, batch: int = 1) -> Dim3:
         """A cluster a tile, or as many whole clusters as there may be.
 
         Raises ``UsageError`` when there are more tiles than a kernel counts.

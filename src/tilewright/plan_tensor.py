@@ -9,7 +9,7 @@ from typing import Any, Self, get_args
 from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
-from tilewright.plan_base import COUNTED_DEPTH, LARGEST_GRID, Dim3, Plan, TensorBox, mistyped
+from tilewright.plan_base import COUNTED_DEPTH, Dim3, Plan, TensorBox, mistyped
 from tilewright.plan_registers import REGISTER_FILE, about_registers
 from tilewright.problem import Layout, Problem
 
@@ -85,6 +85,7 @@ class TensorPlan(Plan):
     epilogue_slabs: int = 0
     dependent_launch: bool = False
     out_dtype: DType | None = None
+    batched: bool = False
 
     def __post_init__(self) -> None:
         for mistake in mistyped(self):
@@ -114,9 +115,11 @@ class TensorPlan(Plan):
         return self.with_(out_dtype=out, **(LEAST_SLABS if self.rung == LAST and out == FP32 != self.c_dtype else {}))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values; ``out_dtype`` only where it is not that of the operands."""
+        """JSON-ready values; ``out_dtype`` only where it is not that of the operands, ``batched`` where it is."""
         values = super().to_dict()
         del values["out_dtype"]
+        if not self.batched:
+            del values["batched"]
         return values if self.out_dtype is None else {**values, "out_dtype": self.out_dtype.name}
 
     @property
@@ -133,6 +136,11 @@ class TensorPlan(Plan):
     def dependent(self) -> bool:
         """Whether a launch may start before the kernel ahead of it has ended."""
         return self.dependent_launch
+
+    @property
+    def takes_batch(self) -> bool:
+        """They compute batches, too."""
+        return self.has_epilogue
 
     @property
     def has_epilogue(self) -> bool:
@@ -206,19 +214,17 @@ class TensorPlan(Plan):
         down, across = self.tiles(problem)
         return -(-down // self.cluster_m), -(-across // self.cluster_n)
 
-    def grid(self, problem: Problem) -> Dim3:
+    def grid(self, problem: Problem, batch: int = 1) -> Dim3:
         """One block a tile of C, or as many whole clusters as there are, or as there is work for.
 
         Raises ``UsageError`` when there are more tiles than a kernel counts.
         """
         if not self.persistent:
-            return super().grid(problem)
+            return super().grid(problem, batch)
         down, across = self.cluster_tiles(problem)
-        if down * across > LARGEST_GRID:
-            raise UsageError(
-                f"{problem} needs {down * across} blocks of {self.bm}x{self.bn}; a grid has at most {LARGEST_GRID}"
-            )
-        most = down * across * (2 if self.half_tail else 1)  # each tile of an only wave may be cut in two
+        most = self.counted_tiles(problem, down * across, batch) * (
+            2 if self.half_tail else 1
+        )  # each tile of an only wave may be cut in two
         return (min(self.blocks // self.cluster, most) * self.cluster, 1, 1)
 
     def interior_block(self, problem: Problem) -> int:
@@ -257,6 +263,7 @@ class TensorPlan(Plan):
             "EPILOGUE_COLUMNS": self.epilogue_columns,
             "EPILOGUE_SLABS": self.epilogue_slabs,
             "DEPENDENT_LAUNCH": self.dependent_launch,
+            "BATCHED": self.batched,
         }
 
 
@@ -279,6 +286,10 @@ def _complaints(plan: TensorPlan) -> Iterator[str]:
             yield f"{name} is {getattr(plan, name)}; rungs {since} and up have it"
     if plan.out_dtype is not None and plan.rung not in LIBRARY:
         yield f"out_dtype is {plan.out_dtype}; rungs {' and '.join(map(str, LIBRARY))} write another than they read"
+    if plan.batched and plan.rung not in LIBRARY:
+        yield f"batched is True; rungs {' and '.join(map(str, LIBRARY))} compute batches"
+    if plan.batched and plan.half_tail:
+        yield "half_tail is True; of a batch no tile is cut in two"
     if plan.bk != SWIZZLE_ROW:
         yield f"bk is {plan.bk}; it must be {SWIZZLE_ROW}, a 128-byte row of 16-bit elements"
     least = 3 if plan.rung == FIRST + 1 else 2

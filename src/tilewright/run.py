@@ -3,37 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from tilewright.backends.base import Backend, Kernel, Matrix, Packed, TensorMap
+from tilewright.batch import Batch
 from tilewright.epilogue.code import PLAIN, BoundEpilogue
 from tilewright.errors import UsageError
 from tilewright.kernel_file import KernelFile
-from tilewright.plan_base import Plan
-from tilewright.plan_tensor import LAST, TMA
+from tilewright.plan_base import Plan, TensorBox
+from tilewright.plan_tensor import LARGEST_PITCH, LAST, TMA
 from tilewright.problem import Problem
 from tilewright.source import KernelSource, Target
 from tilewright.workspace import make, parts_of
 
 DEFAULT_ARCH = "sm_90a"
+MOST_OVERLAP_WORK = 10**6  # candidates that numpy looks at: a tenth of a second
 
 
 @dataclass(frozen=True)
 class Operands:
-    """A ``(m, k)``, B ``(k, n)`` and C ``(m, n)`` in one backend's memory; C is row-major, A and B are either."""
+    """A ``(m, k)``, B ``(k, n)`` and C ``(m, n)`` in one backend's memory; C is row-major, A and B are either.
+
+    Of a ``batch`` they are the first matrices.
+    """
 
     a: Matrix
     b: Matrix
     c: Matrix
+    batch: Batch | None = field(default=None, kw_only=True)
 
     @property
     def aligned(self) -> bool:
         """Whether 16-byte accesses are legal on every line of all three."""
-        return self.a.aligned16 and self.b.aligned16 and self.c.aligned16
+        return all(self.aligned16(name) for name in "abc")
+
+    def aligned16(self, name: str) -> bool:
+        """Whether they are on those of ``"a"``, ``"b"`` or ``"c"``, in every matrix of a batch."""
+        matrix: Matrix = getattr(self, name)
+        steps = () if self.batch is None or not matrix.span else self.batch.strides(name)
+        return matrix.aligned16 and all(step * matrix.dtype.itemsize % 16 == 0 for step in steps)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Products along each dimension of the batch."""
+        return (1, 1, 1) if self.batch is None else self.batch.sizes
+
+    def seen(self, name: str) -> Matrix:
+        """All memory of an operand (``Batch.seen``)."""
+        matrix: Matrix = getattr(self, name)
+        return matrix if self.batch is None else self.batch.seen(name, matrix)
 
     @property
     def problem(self) -> Problem:
@@ -133,24 +156,30 @@ def prepare(
     ):
         if planned != layout:
             raise UsageError(f"plan is for {planned}-major {name} and the operand is {layout}-major")
+    if plan.batched != (operands.batch is not None):
+        of = "a batch" if plan.batched else "one product"
+        raise UsageError(f"plan is of {of} and the operands are not: ``batched`` says which")
     require_tma(plan, operands)
     if plan.aligned and not fits(plan, operands):
         raise UsageError("the plan is for rows on 16-byte boundaries and an operand's rows are not: use aligned=False")
-    for name, matrix in (("A", operands.a), ("B", operands.b)):
-        if overlap(matrix, operands.c):
+    for name in "ab":
+        if _meet(operands, name):
             raise UsageError(
-                f"C shares memory with {name}, which blocks still read while others write C: it needs memory of its own"
+                f"C shares memory with {name.upper()}, which blocks still read while others write C: it needs memory "
+                "of its own"
             )
     source = source_for(backend, kernel, plan, epilogue)
     parts = workspace_arguments(backend, plan, problem, workspace)
     if epilogue is not None:
         _require_apart(epilogue, operands, parts)
-    for name, matrix in (("A", operands.a), ("B", operands.b), ("C", operands.c)):
-        if any(overlap(matrix, part) for part in parts):
-            raise UsageError(f"{name} shares memory with the workspace, which blocks write: it needs memory of its own")
+    for name in "abc":
+        if any(overlap(operands.seen(name), part) for part in parts):
+            raise UsageError(
+                f"{name.upper()} shares memory with the workspace, which blocks write: it needs memory of its own"
+            )
     return Launch(
         backend.compile(source),
-        plan.grid(problem),
+        plan.grid(problem, prod(operands.sizes)),
         plan.block,
         [*arguments(plan, operands), *parts, *epilogue_arguments(plan, operands, epilogue)],
         plan.shared_bytes,
@@ -161,37 +190,61 @@ def prepare(
 
 def fits(plan: Plan, operands: Operands) -> bool:
     """Whether 16-byte accesses are legal on every line of the operands that an aligned plan has them on."""
-    return all(getattr(operands, name).aligned16 for name in plan.wide)
+    return all(operands.aligned16(name) for name in plan.wide)
 
 
-def overlap(one: Matrix, other: Matrix) -> bool:
-    """Whether two matrices have an element in the same place. Padding is none: both may be views of one matrix."""
+def overlap(one: Matrix, other: Matrix, batch: Batch | None = None, name: str = "c") -> bool:
+    """Whether two matrices have an element in the same place. Padding is none: both may be views of one matrix.
 
-    def lines(matrix: Matrix) -> np.ndarray[Any, Any]:
+    Of a ``batch`` the first is C and the other its operand ``name``; what is too hard to tell is taken as an overlap.
+    """
+
+    def lines(matrix: Matrix, operand: str) -> np.ndarray[Any, Any]:
         size = matrix.dtype.itemsize
+        sizes, steps = ((), ()) if batch is None else (batch.sizes, batch.strides(operand))
         described = {
             "version": 3,
             "data": (matrix.pointer, True),  # an address, for arithmetic: nothing is read there
-            "shape": (matrix.lines, matrix.line * size),
-            "strides": (matrix.ld * size, 1),
+            "shape": (*sizes, matrix.lines, matrix.line * size),
+            "strides": (*(step * size for step in steps), matrix.ld * size, 1),
             "typestr": "|u1",
         }
         return np.asarray(SimpleNamespace(__array_interface__=described))
 
-    return one.span > 0 and other.span > 0 and bool(np.shares_memory(lines(one), lines(other)))
+    if not one.span or not other.span or (batch is not None and not batch.count):
+        return False
+    try:
+        return bool(np.shares_memory(lines(one, "c"), lines(other, name), max_work=MOST_OVERLAP_WORK))  # type: ignore[arg-type,unused-ignore]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _meet(operands: Operands, name: str) -> bool:
+    """Whether C and an operand do, in any two matrices of a batch."""
+    return overlap(operands.c, getattr(operands, name), operands.batch, name)
 
 
 def require_tma(plan: Plan, operands: Operands) -> None:
     """Raise ``UsageError`` for the first operand that the plan moves by TMA and TMA cannot move."""
     for each in plan.tensor_boxes:
         name, matrix = each.operand.upper(), getattr(operands, each.operand)
-        if not matrix.aligned16:
-            apart = matrix.ld * matrix.dtype.itemsize
+        if not operands.aligned16(each.operand):
+            size = matrix.dtype.itemsize
+            apart = f"{matrix.ld * size} bytes apart"
+            if operands.batch is not None:
+                apart += f" and matrices {', '.join(str(step * size) for step in operands.batch.strides(each.operand))}"
             taken = (LAST if each.operand == "c" else TMA) - 1  # C goes by TMA in the last rung alone
             raise UsageError(
                 f"{plan.of} moves {name} by TMA, whose lines start on 16-byte boundaries; it lies at "
-                f"{matrix.pointer:#x} with {matrix.layout}s {apart} bytes apart, which rungs up to {taken} take"
+                f"{matrix.pointer:#x} with {matrix.layout}s {apart}, which rungs up to {taken} take"
             )
+        steps = (0, 0, 0) if operands.batch is None or not matrix.span else operands.batch.strides(each.operand)
+        for step in steps:
+            if not 0 <= step * matrix.dtype.itemsize < LARGEST_PITCH:
+                raise UsageError(
+                    f"{plan.of} moves {name} by TMA, which steps forwards by less than 2^40 bytes; matrices of the "
+                    f"batch are {step * matrix.dtype.itemsize} bytes apart"
+                )
 
 
 def arguments(plan: Plan, operands: Operands) -> list[Any]:
@@ -204,11 +257,30 @@ def arguments(plan: Plan, operands: Operands) -> list[Any]:
     # Of a matrix without elements nothing is loaded, yet TMA traps unless its map begins in mapped memory (seen on an
     # H200), and such a matrix may lie anywhere: its map begins where C does.
     seen |= {name: replace(seen[name], pointer=c.pointer // 16 * 16) for name in "ab" if not seen[name].span}
-    maps = {each.operand: TensorMap(seen[each.operand], each.box, each.swizzle_bytes) for each in plan.tensor_boxes}
+    maps = {each.operand: _map(operands, each, seen[each.operand]) for each in plan.tensor_boxes}
     sizes = [np.int32(x) for x in (c.rows, c.cols, a.cols)]
-    read = () if "a" in maps else ((a, np.int64(a.ld)), (b, np.int64(b.ld)))
-    pointers = (*read, (c, np.int64(c.ld)))
-    return [*maps.values(), *sizes, *(value for pair in pointers for value in pair)]
+    read = "c" if "a" in maps else "abc"
+    pointers = ((_pointer(operands, name), np.int64(getattr(operands, name).ld)) for name in read)
+    values = [*maps.values(), *sizes, *(value for pair in pointers for value in pair)]
+    return [
+        *values,
+        *([] if not plan.takes_batch else [Batch.NONE if operands.batch is None else operands.batch.argument]),
+    ]
+
+
+def _map(operands: Operands, each: TensorBox, matrix: Matrix) -> TensorMap:
+    """An operand as TMA sees it, of a batch with its dimensions, the last one first: 1 where all share one matrix."""
+    if operands.batch is None:
+        return TensorMap(matrix, each.box, each.swizzle_bytes)
+    steps = operands.batch.strides(each.operand) if matrix.span else (0, 0, 0)
+    further = tuple((size if step else 1, step) for size, step in zip(operands.sizes, steps, strict=True))
+    return TensorMap(matrix, each.box, each.swizzle_bytes, further[::-1], operands.seen(each.operand))
+
+
+def _pointer(operands: Operands, name: str) -> Matrix | Packed:
+    """An operand as a pointer to its first matrix, with all that lies there."""
+    first: Matrix = getattr(operands, name)
+    return first if operands.batch is None else Packed(first.pointer.to_bytes(8, "little"), (operands.seen(name),))
 
 
 def workspace_arguments(backend: Backend, plan: Plan, problem: Problem, memory: Matrix | None = None) -> list[Any]:
@@ -221,7 +293,9 @@ def workspace_arguments(backend: Backend, plan: Plan, problem: Problem, memory: 
 
 def epilogue_arguments(plan: Plan, operands: Operands, epilogue: BoundEpilogue | None = None) -> list[Packed]:
     """What follows that where a kernel applies an epilogue, the plain one too."""
-    return [(epilogue or BoundEpilogue()).argument(operands.c.rows, operands.c.cols)] if plan.has_epilogue else []
+    if not plan.has_epilogue:
+        return []
+    return [(epilogue or BoundEpilogue()).argument(operands.c.rows, operands.c.cols, operands.sizes)]
 
 
 def launch_arguments(
@@ -237,18 +311,23 @@ def _require_apart(epilogue: BoundEpilogue, operands: Operands, parts: Sequence[
 
     An array that is C itself is read element by element by who then writes it. No more is looked at.
     """
-    a, b, c = operands.a, operands.b, operands.c
+    a, b, c = (operands.seen(name) for name in "abc")
+    steps = (0, 0, 0) if operands.batch is None else operands.batch.strides("c")
     outputs = epilogue.arrays(epilogue.code.outputs)
     for name, (value, dtype) in {**epilogue.arrays(epilogue.code.args), **outputs}.items():
-        seen = value.seen(dtype, c.rows, c.cols)
-        same = (value.pointer, dtype) == (c.pointer, c.dtype)
-        same = same and (value.row == c.ld or c.rows <= 1) and (value.col == 1 or c.cols <= 1)
+        first = operands.c
+        seen = value.seen(dtype, first.rows, first.cols, operands.sizes)
+        moves = tuple(step if size > 1 else 0 for size, step in zip(operands.sizes, value.batch, strict=True))
+        same = (value.pointer, dtype) == (first.pointer, first.dtype) and moves == steps
+        same = same and (value.row == first.ld or first.rows <= 1) and (value.col == 1 or first.cols <= 1)
         taken = [("the workspace", part) for part in parts]
         if name in outputs:
-            if (value.row == 0 and c.rows > 1) or (value.col == 0 and c.cols > 1):
+            still = any(size > 1 and not step for size, step in zip(operands.sizes, value.batch, strict=True))
+            of_batch = "" if operands.batch is None else f", and {value.batch} in the batch"
+            if still or (value.row == 0 and first.rows > 1) or (value.col == 0 and first.cols > 1):
                 raise UsageError(
-                    f"{name} of the epilogue has strides {value.row} and {value.col}; an output has an element for "
-                    "each of C's"
+                    f"{name} of the epilogue has strides {value.row} and {value.col}{of_batch}; an output has an "
+                    "element for each of C's"
                 )
             taken += [("A", a), ("B", b), ("C", c)]
         elif not same:
@@ -263,7 +342,9 @@ def default_plan(kernel: KernelFile, operands: Operands) -> Plan:
     problem = operands.problem
     plan = kernel.plan_for(problem, aligned=True)
     require_tma(plan, operands)
-    return plan if fits(plan, operands) else kernel.plan_for(problem, aligned=False)
+    plan = plan if fits(plan, operands) else kernel.plan_for(problem, aligned=False)
+    changes: dict[str, Any] = {} if operands.batch is None else {"batched": True}
+    return plan.with_(**changes)
 
 
 def run(

@@ -60,12 +60,23 @@ class TensorMap:
     """A kernel argument: how TMA sees a matrix (CUDA Driver API, ``cuTensorMapEncodeTiled``).
 
     Dimension 0 runs along a contiguous line, dimension 1 over the lines. ``box`` is what one copy moves, in elements,
-    contiguous dimension first; ``swizzle_bytes`` is 0, 32, 64 or 128.
+    contiguous dimension first; ``swizzle_bytes`` is 0, 32, 64 or 128. Of a batch, ``batch`` has the matrices and the
+    elements from one to the next along each further dimension, of which a box is one, and ``seen`` is all memory of it.
     """
 
     matrix: Matrix
     box: tuple[int, int]
     swizzle_bytes: int = 128
+    batch: tuple[tuple[int, int], ...] = ()
+    seen: Matrix | None = None
+
+    def strides(self, pitch: int) -> tuple[int, ...]:
+        """Bytes between neighbours in dimensions 1 and up, of lines that lie ``pitch`` bytes apart.
+
+        Along a dimension of one matrix nothing is stepped, and any stride will do.
+        """
+        size = self.matrix.dtype.itemsize
+        return (pitch, *(step * size if count > 1 else pitch for count, step in self.batch))
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,13 @@ def encode(tensor_map: TensorMap) -> bytes:
     return encode_tiled(
         matrix.pointer,
         matrix.dtype,
-        (max(matrix.line, 1), max(matrix.lines, 1)),  # 0 is not allowed
-        (line_pitch(tensor_map),),
-        tensor_map.box,
+        (
+            max(matrix.line, 1),
+            max(matrix.lines, 1),
+            *(max(count, 1) for count, _ in tensor_map.batch),
+        ),  # 0 is not allowed
+        tensor_map.strides(line_pitch(tensor_map)),
+        (*tensor_map.box, *[1] * len(tensor_map.batch)),
         tensor_map.swizzle_bytes,
     )
 

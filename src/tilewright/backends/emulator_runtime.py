@@ -134,7 +134,7 @@ def matrices(args: Sequence[Any]) -> list[Matrix]:
     for arg in args:
         if isinstance(arg, TensorMap):
             mapped.append(len(found))
-            found.append(arg.matrix)
+            found.append(arg.seen or arg.matrix)
         elif isinstance(arg, Matrix):
             same = [i for i in mapped if replace(found[i], rows=arg.rows, cols=arg.cols) == arg]
             if same:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from tilewright.backends.base import TensorMap
 from tilewright.errors import UsageError
 
-_LAYOUT = struct.Struct("<QQ 3Q 2Q II 3I I 48x")  # tw::TensorMapImage (tensor_map.hpp)
+_LAYOUT = struct.Struct("<QQ 5Q 4Q II 5I I 8x")  # tw::TensorMapImage (tensor_map.hpp)
 _MAGIC = 0x70616D2D6D742D77
 SWIZZLES = (0, 32, 64, 128)
 ELEMENT_BYTES = (1, 2, 4, 8)
+MOST_DIMENSIONS = 5
 
 
 def pack(tensor_map: TensorMap) -> bytes:
@@ -24,8 +25,9 @@ def pack(tensor_map: TensorMap) -> bytes:
     pitch = matrix.ld * size
     if matrix.lines <= 1 or matrix.line == 0:  # no stride leads to an element
         pitch = -(-max(pitch, 1) // 16) * 16
-    extents = (max(matrix.line, 1), max(matrix.lines, 1))
-    return encode(matrix.pointer, size, extents, (pitch,), tensor_map.box, tensor_map.swizzle_bytes)
+    extents = (max(matrix.line, 1), max(matrix.lines, 1), *(max(count, 1) for count, _ in tensor_map.batch))
+    box = (*tensor_map.box, *[1] * len(tensor_map.batch))
+    return encode(matrix.pointer, size, extents, tensor_map.strides(pitch), box, tensor_map.swizzle_bytes)
 
 
 def encode(
@@ -36,17 +38,17 @@ def encode(
     box: Sequence[int],
     swizzle_bytes: int,
 ) -> bytes:
-    """A tensor map of rank 2 or 3; dimension 0 is contiguous.
+    """A tensor map of rank 2 to 5; dimension 0 is contiguous.
 
     ``base`` is an address, ``extents`` and ``box`` count elements, ``strides`` are the bytes between neighbours in
     dimensions 1 and up. Raises ``UsageError`` where ``cuTensorMapEncodeTiled`` (CUDA Driver API) refuses, and for a
     swizzled box whose rows are shorter than the span.
     """
     rank = len(extents)
-    if rank not in (2, 3) or len(box) != rank or len(strides) != rank - 1:
+    if not 2 <= rank <= MOST_DIMENSIONS or len(box) != rank or len(strides) != rank - 1:
         raise UsageError(
-            f"a tensor map has 2 or 3 extents, as many box sizes and a stride less; here are {rank} extents, "
-            f"{len(box)} box sizes and {len(strides)} strides"
+            f"a tensor map has 2 to {MOST_DIMENSIONS} extents, as many box sizes and a stride less; here are {rank} "
+            f"extents, {len(box)} box sizes and {len(strides)} strides"
         )
     if element_bytes not in ELEMENT_BYTES:
         raise UsageError(f"element_bytes is {element_bytes}; 1, 2, 4 and 8 are possible")
@@ -72,7 +74,7 @@ def encode(
             f"box is {tuple(box)}: its rows have {row_bytes} bytes; the emulator knows where a swizzle of "
             f"{swizzle_bytes} bytes puts rows of {swizzle_bytes}, and no shorter ones"
         )
-    missing = 3 - rank
+    missing = MOST_DIMENSIONS - rank
     return _LAYOUT.pack(
         *(_MAGIC, base),
         *(*extents, *[1] * missing),

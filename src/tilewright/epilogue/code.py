@@ -155,8 +155,8 @@ class BoundEpilogue:
         arrays = self.arrays(self.code.members).values()
         return replace(self.code, aligned=bool(arrays) and all(value.aligned16(dtype) for value, dtype in arrays))
 
-    def argument(self, m: int, n: int) -> Packed:
-        """The kernel's argument for a C of ``m x n``."""
+    def argument(self, m: int, n: int, batch: tuple[int, int, int] = (1, 1, 1)) -> Packed:
+        """The kernel's argument for a batch of Cs of ``m x n``."""
         data = self.code.pack(self.values)
         arrays = self.arrays(self.code.members).values()
-        return Packed(data, tuple(value.seen(dtype, m, n) for value, dtype in arrays))
+        return Packed(data, tuple(value.seen(dtype, m, n, batch) for value, dtype in arrays))

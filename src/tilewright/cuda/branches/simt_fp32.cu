@@ -2,6 +2,7 @@
 // name: fp32
 // title: True fp32, whichever way the operands lie
 // idea: Rung 4's two buffers; an operand whose lines run along K is transposed on the way, one whose lines run across it is copied.
+#include <tw/batch.cuh>
 #include <tw/epilogue.cuh>
 #include <tw/grid_dependency.cuh>
 #include <tw/memory.cuh>
@@ -27,10 +28,12 @@ struct Shared {
 // column.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc,
-        const __grid_constant__ epilogue::Args epilogue_args) {
+        const __grid_constant__ tw::Batch<BATCHED> batch, const __grid_constant__ epilogue::Args epilogue_args) {
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
-  const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
+  tw::u32 tile = blockIdx.x;
+  const tw::BatchIndex at = batch.select(tile, (m + BM - 1) / BM * tiles_n, a, b, c);
+  const int row0 = tile / tiles_n * BM, col0 = tile % tiles_n * BN;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int tx = warp % WARPS_N * LANES_N * TN + lane % LANES_N * 4;
   const int ty = warp / WARPS_N * LANES_M * TM + lane / LANES_N * 4;
@@ -83,5 +86,5 @@ tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i
   }
 
   tw::store_block<4 * LANES_M, 4 * LANES_N, 4>(c, ldc, row0 + ty, col0 + tx, m, n, acc, ALIGNED,
-                                               tw::Epilogue{epilogue_args});
+                                               tw::Epilogue{epilogue_args, at});
 }

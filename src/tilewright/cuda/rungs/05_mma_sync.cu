@@ -2,6 +2,7 @@
 // name: mma-sync
 // title: Tensor cores, a warp at a time
 // idea: ldmatrix feeds mma.sync m16n8k16 from swizzled tiles; cp.async keeps several K-steps in flight. The roof changes.
+#include <tw/batch.cuh>
 #include <tw/cp_async.cuh>
 #include <tw/load_tile.cuh>
 #include <tw/memory.cuh>
@@ -21,10 +22,13 @@ struct Shared {
 
 // C[m, n] = A[m, k] B[k, n] with leading dimensions in elements.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc, const __grid_constant__ epilogue::Args epilogue_args) {
+tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i64 ldc,
+        const __grid_constant__ tw::Batch<BATCHED> batch, const __grid_constant__ epilogue::Args epilogue_args) {
   Shared& s = tw::shared<Shared>();
   const int tiles_n = (n + BN - 1) / BN;
-  const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
+  tw::u32 tile = blockIdx.x;
+  const tw::BatchIndex at = batch.select(tile, (m + BM - 1) / BM * tiles_n, a, b, c);
+  const int row0 = tile / tiles_n * BM, col0 = tile % tiles_n * BN;
   const int warp = threadIdx.x / 32, wm = warp / WARPS_N * WM, wn = warp % WARPS_N * WN;
   float acc[WM / 16][WN / 8][4] = {};
   tw::u32 af[2][WM / 16][4], bf[2][WN / 16][4];
@@ -64,5 +68,5 @@ tw_gemm(int m, int n, int k, const T* a, i64 lda, const T* b, i64 ldb, Out* c, i
     }
   }
 
-  tw::store_fragments(c, ldc, row0 + wm, col0 + wn, m, n, acc, ALIGNED, tw::Epilogue{epilogue_args});
+  tw::store_fragments(c, ldc, row0 + wm, col0 + wn, m, n, acc, ALIGNED, tw::Epilogue{epilogue_args, at});
 }

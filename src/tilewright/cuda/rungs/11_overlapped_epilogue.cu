@@ -2,6 +2,7 @@
 // name: overlapped-epilogue
 // title: C leaves while the next tile is computed
 // idea: stmatrix and TMA stores that drain under the next main loop; two warpgroups on one tile, or on two in turn.
+#include <tw/batch.cuh>
 #include <tw/cluster_share.cuh>
 #include <tw/consume.cuh>
 #include <tw/epilogue.cuh>
@@ -33,13 +34,12 @@ struct Shared {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw::TensorMap b_map,
         const __grid_constant__ tw::TensorMap c_map, int m, int n, int k, Out* c, tw::i64 ldc,
-        const __grid_constant__ epilogue::Args epilogue_args) {
+        const __grid_constant__ tw::Batch<BATCHED> batch, const __grid_constant__ epilogue::Args epilogue_args) {
   Shared& s = tw::shared<Shared>();
   const int clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
   const tw::TileOrder order(m, n, clusters);
   const tw::ClusterShare share;
-  const tw::Output out{c_map, c, ldc, m, n};
-  const tw::Epilogue finish{epilogue_args};
+  const int items = batch.items(order.items);
   const int warp = tw::warp_index(), consumer = warp / 4 - 1;
   const int k_blocks = tw::k_blocks_of(k);
 
@@ -58,13 +58,14 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
       if (DEPENDENT_LAUNCH) tw::grid_dependency_wait();  // whatever the consumers write comes after these loads
       tw::Cursor cursor = {0, 1};
       bool backwards = false;
-      for (int item = cluster; item < order.items; item += clusters, backwards = ALTERNATE_K && !backwards) {
-        const tw::Tile tile = order(item, share.rank_m, share.rank_n);
+      for (int item = cluster; item < items; item += clusters, backwards = ALTERNATE_K && !backwards) {
+        const tw::BatchTile of = batch(item, order.items);
+        const tw::Tile tile = order(of.tile, share.rank_m, share.rank_n);
 #pragma unroll 1
         for (int block = 0; block < k_blocks; ++block, cursor.advance()) {
           const int k0 = tw::k_origin(k) + (backwards ? k_blocks - 1 - block : block) * BK;
           tw::mbarrier_wait(s.ring.empty[cursor.stage], cursor.parity);
-          share.load(s.ring, cursor, a_map, b_map, tile.row, tile.col, tile.rows, k0);
+          share.load(s.ring, cursor, a_map, b_map, tile.row, tile.col, tile.rows, k0, batch.a_at(of.at), batch.b_at(of.at));
         }
       }
     }
@@ -81,10 +82,13 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
       cursor.skip(k_blocks);
       tw::barrier_arrive(turn, 256);  // the first team may begin
     }
-    for (int item = cluster + team * clusters; item < order.items; item += TEAMS * clusters) {
-      const tw::Tile tile = order(item, share.rank_m, share.rank_n);
+    for (int item = cluster + team * clusters; item < items; item += TEAMS * clusters) {
+      const tw::BatchTile of = batch(item, order.items);
+      const tw::Tile tile = order(of.tile, share.rank_m, share.rank_n);
+      const tw::Output<decltype(batch.c_at(of.at))> out{c_map, c + batch.c_offset(of.at), ldc, m, n, batch.c_at(of.at)};
+      const tw::Epilogue finish{epilogue_args, of.at};
       const auto hand_over = [&] {  // the other team's wgmmas may follow, if it has any
-        if (PINGPONG && item + clusters < order.items) tw::barrier_arrive(turn + (team ^ 1), 256);
+        if (PINGPONG && item + clusters < items) tw::barrier_arrive(turn + (team ^ 1), 256);
       };
       if (PINGPONG) tw::barrier_sync(turn + team, 256);
       if (HALF_TAIL && tile.rows < BM) {

@@ -1,5 +1,6 @@
 // How the blocks of a cluster share their loads.
 #pragma once
+#include <tw/batch.cuh>
 #include <tw/cluster.cuh>
 #include <tw/load_stage.cuh>
 #include <tw/ring.cuh>
@@ -58,24 +59,27 @@ template <int GROUPS = 1> struct ClusterShare {
   static __device__ __forceinline__ u32 b_bytes() { return sizeof(TileB); }
 
   // This block's part of a K block of either operand; the first `rows` rows of A.
-  __device__ __forceinline__ void load_a(Ring& ring, int stage, const TensorMap& a_map, int row, int rows, int k0) const {
+  template <class At = OneMatrix>
+  __device__ __forceinline__ void load_a(Ring& ring, int stage, const TensorMap& a_map, int row, int rows, int k0, At at = {}) const {
     constexpr int BOX = plan::BM / plan::CLUSTER_N / (plan::HALF_TAIL ? 2 : 1);
     u32 mates = 0;
     for (int i = 0; i < plan::CLUSTER_N; ++i) mates |= 1u << rank_of(rank_m, i);
-    load_operand<plan::CLUSTER_N, BOX>(ring.stages[stage].a, a_map, ring.full[stage], row, rows, k0, rank_n, u16(mates));
+    load_operand<plan::CLUSTER_N, BOX>(ring.stages[stage].a, a_map, ring.full[stage], row, rows, k0, rank_n, u16(mates), at);
   }
-  __device__ __forceinline__ void load_b(Ring& ring, int stage, const TensorMap& b_map, int col, int k0) const {
+  template <class At = OneMatrix>
+  __device__ __forceinline__ void load_b(Ring& ring, int stage, const TensorMap& b_map, int col, int k0, At at = {}) const {
     constexpr int BOX = plan::BN / plan::CLUSTER_M;
     u32 mates = 0;
     for (int i = 0; i < plan::CLUSTER_M; ++i) mates |= 1u << rank_of(i, rank_n);
-    load_operand<plan::CLUSTER_M, BOX>(ring.stages[stage].b, b_map, ring.full[stage], col, plan::BN, k0, rank_m, u16(mates));
+    load_operand<plan::CLUSTER_M, BOX>(ring.stages[stage].b, b_map, ring.full[stage], col, plan::BN, k0, rank_m, u16(mates), at);
   }
   // Both, by one thread.
+  template <class At = OneMatrix>
   __device__ __forceinline__ void load(Ring& ring, Cursor at, const TensorMap& a_map, const TensorMap& b_map, int row, int col,
-                                       int rows, int k0) const {
+                                       int rows, int k0, At a_at = {}, At b_at = {}) const {
     mbarrier_expect_tx(ring.full[at.stage], a_bytes(rows) + b_bytes());
-    load_a(ring, at.stage, a_map, row, rows, k0);
-    load_b(ring, at.stage, b_map, col, k0);
+    load_a(ring, at.stage, a_map, row, rows, k0, a_at);
+    load_b(ring, at.stage, b_map, col, k0, b_at);
   }
 
   // One warp has read a stage: tell everybody whose loads fill it. By all lanes of the warp.

@@ -113,7 +113,7 @@ __device__ __forceinline__ void part_gemm(PartShared& s, const TensorMap& a_map,
       if (!sum(acc, unit, work.number(unit), work.slot(unit), work.step(), rank, consumer, s.seen[consumer], barrier)) continue;
       const Tile tile = order(unit.tile, share.rank_m, share.rank_n);
       const int col = tile.col + share.group * WIDTH;
-      const Output out{c_map, c, ldc, m, n};
+      const Output<> out{c_map, c, ldc, m, n};
       store_tile<BLOCKS, WIDTH>(out, s.slabs[consumer], slab, tile.row + row0, col, acc, barrier, finish);
     }
     if (threadIdx.x % 128 == 0) tma_store_wait_read<0>();  // shared memory lives until it has been read

@@ -1,5 +1,6 @@
 // A warpgroup's accumulators to C through shared memory: stmatrix, then TMA stores that drain under the next tile.
 #pragma once
+#include <tw/batch.cuh>
 #include <tw/fence.cuh>
 #include <tw/fragment.cuh>
 #include <tw/matrix.cuh>
@@ -25,18 +26,27 @@ struct SlabRing {
 
 // C as it is stored: `map` ends with the last whole 16-byte chunk of a row, for TMA writes whole chunks and would write
 // on into the columns that follow; those of the last chunk go to `c` one by one.
-struct Output {
+template <class At = OneMatrix> struct Output {
   const TensorMap& map;
   plan::Out* c;
   i64 ldc;
   int m, n;
+  At at = {};  // of a batch the matrix; `c` is that one's
   __device__ __forceinline__ int whole() const { return n / 8 * 8; }
 };
 
+template <CacheHint HINT> __device__ __forceinline__ void store_slab(const Output<>& out, const Slab& slab, int x, int y) {
+  tma_store_2d<HINT>(out.map, slab.elements, x, y);
+}
+template <CacheHint HINT>
+__device__ __forceinline__ void store_slab(const Output<MatrixAt>& out, const Slab& slab, int x, int y) {
+  tma_store_5d<HINT>(out.map, slab.elements, x, y, out.at.z, out.at.w, out.at.v);
+}
+
 // The columns of the last chunk, where a tile has them: from the accumulators, under one test a tile. (From each slab,
 // under a test of its own, it was more than half of the kernel.)
-template <int BLOCKS, int WIDTH, int ALL, int COUNT, class Finish>
-__device__ __forceinline__ void store_rest(const Output& out, int row, int col, const float (&acc)[ALL][COUNT],
+template <int BLOCKS, int WIDTH, class At, int ALL, int COUNT, class Finish>
+__device__ __forceinline__ void store_rest(const Output<At>& out, int row, int col, const float (&acc)[ALL][COUNT],
                                            const Finish& finish) {
   const int whole = out.whole(), rest = whole - col;
   if (whole == out.n || rest < 0 || rest >= WIDTH) return;
@@ -52,8 +62,8 @@ __device__ __forceinline__ void store_rest(const Output& out, int row, int col, 
 
 // The first WIDTH columns of BLOCKS blocks of 64 rows, the first element at (row, col). `next` is the slab to use next, `barrier` a named barrier of
 // this warpgroup's own.
-template <int BLOCKS, int WIDTH, int ALL, int COUNT, class Finish>
-__device__ __forceinline__ void store_slabs(const Output& out, SlabRing& ring, int& next, int row, int col,
+template <int BLOCKS, int WIDTH, class At, int ALL, int COUNT, class Finish>
+__device__ __forceinline__ void store_slabs(const Output<At>& out, SlabRing& ring, int& next, int row, int col,
                                             const float (&acc)[ALL][COUNT], int barrier, const Finish& finish) {
   constexpr int COLUMNS = plan::EPILOGUE_COLUMNS, ACROSS = WIDTH / COLUMNS;
   static_assert(ACROSS * COLUMNS == WIDTH && WIDTH <= COUNT * 2, "whole slabs");
@@ -85,7 +95,7 @@ __device__ __forceinline__ void store_slabs(const Output& out, SlabRing& ring, i
     barrier_sync(barrier, 128);
     const int x = first + s % ACROSS * COLUMNS, y = row + s / ACROSS * 64;
     if (thread == 0) {
-      tma_store_2d<HINT>(out.map, slab.elements, x, y);
+      store_slab<HINT>(out, slab, x, y);
       tma_store_commit();
     }
     next = next + 1 == plan::EPILOGUE_SLABS ? 0 : next + 1;
@@ -93,8 +103,8 @@ __device__ __forceinline__ void store_slabs(const Output& out, SlabRing& ring, i
 }
 
 // The same whatever C's type: elements of 32 bits, which no slab holds, go straight to it.
-template <int BLOCKS, int WIDTH = plan::BN, int ALL, int COUNT, class Finish>
-__device__ __forceinline__ void store_tile(const Output& out, SlabRing& ring, int& next, int row, int col,
+template <int BLOCKS, int WIDTH = plan::BN, class At, int ALL, int COUNT, class Finish>
+__device__ __forceinline__ void store_tile(const Output<At>& out, SlabRing& ring, int& next, int row, int col,
                                            const float (&acc)[ALL][COUNT], int barrier, const Finish& finish) {
   if constexpr (sizeof(plan::Out) == 2) {
     store_slabs<BLOCKS, WIDTH>(out, ring, next, row, col, acc, barrier, finish);

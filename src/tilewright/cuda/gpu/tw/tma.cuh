@@ -48,6 +48,22 @@ __device__ __forceinline__ void tma_load_3d(void* shared_dst, const TensorMap& m
         "l"(detail::kPolicy<HINT>) : "memory");
   }
 }
+template <CacheHint HINT = CacheHint::kNone>
+__device__ __forceinline__ void tma_load_5d(void* shared_dst, const TensorMap& map, Mbarrier& b, int x, int y, int z, int w,
+                                            int v) {
+  if constexpr (HINT == CacheHint::kNone) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4,%5,%6,%7}], [%2];"
+        ::"r"(shared_address(shared_dst)), "l"(&map), "r"(shared_address(&b)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1, {%3,%4,%5,%6,%7}], [%2], %8;"
+        ::"r"(shared_address(shared_dst)), "l"(&map), "r"(shared_address(&b)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v),
+        "l"(detail::kPolicy<HINT>) : "memory");
+  }
+}
 // .multicast::cluster: the box to the same place in each block of the cluster whose bit is set, counted at the same
 // barrier of each.
 template <CacheHint HINT = CacheHint::kNone>
@@ -83,6 +99,23 @@ __device__ __forceinline__ void tma_load_3d_multicast(void* shared_dst, const Te
         "l"(detail::kPolicy<HINT>) : "memory");
   }
 }
+template <CacheHint HINT = CacheHint::kNone>
+__device__ __forceinline__ void tma_load_5d_multicast(void* shared_dst, const TensorMap& map, Mbarrier& b, int x, int y,
+                                                      int z, int w, int v, u16 blocks) {
+  if constexpr (HINT == CacheHint::kNone) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%3,%4,%5,%6,%7}], [%2], %8;"
+        ::"r"(shared_address(shared_dst)), "l"(&map), "r"(shared_address(&b)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v),
+        "h"(blocks) : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+        " [%0], [%1, {%3,%4,%5,%6,%7}], [%2], %8, %9;"
+        ::"r"(shared_address(shared_dst)), "l"(&map), "r"(shared_address(&b)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v),
+        "h"(blocks), "l"(detail::kPolicy<HINT>) : "memory");
+  }
+}
 
 // cp.async.bulk.tensor.2d, shared to global: what lies outside the tensor is left out.
 template <CacheHint HINT = CacheHint::kNone>
@@ -104,6 +137,17 @@ __device__ __forceinline__ void tma_store_3d(const TensorMap& map, const void* s
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2,%3,%4}], [%1], %5;"
                  ::"l"(&map), "r"(shared_address(shared_src)), "r"(x), "r"(y), "r"(z), "l"(detail::kPolicy<HINT>)
                  : "memory");
+  }
+}
+template <CacheHint HINT = CacheHint::kNone>
+__device__ __forceinline__ void tma_store_5d(const TensorMap& map, const void* shared_src, int x, int y, int z, int w, int v) {
+  if constexpr (HINT == CacheHint::kNone) {
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2,%3,%4,%5,%6}], [%1];"
+                 ::"l"(&map), "r"(shared_address(shared_src)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v) : "memory");
+  } else {
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2,%3,%4,%5,%6}], [%1], %7;"
+                 ::"l"(&map), "r"(shared_address(shared_src)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v),
+                 "l"(detail::kPolicy<HINT>) : "memory");
   }
 }
 // cp.async.bulk.commit_group: close the group of stores issued by this thread since the last commit.

@@ -16,7 +16,7 @@ struct Range {
 };
 
 // Of a dimension of the box, the part inside the tensor, counted from the box's first element.
-Range inside(const TensorMapImage& map, const int (&at)[3], u32 dimension) {
+Range inside(const TensorMapImage& map, const BoxAt& at, u32 dimension) {
   const i64 start = at[dimension], extent = i64(map.extents[dimension]), box = map.box[dimension];
   return {start < 0 ? -start : 0, extent - start < box ? extent - start : box};
 }
@@ -40,17 +40,23 @@ void row_from_shared(const TensorMapImage& map, const u8* shared, u32 offset, u8
 // Calls `inner(offset, row)` for each row of the box that has elements inside the tensor, and `outer(offset)` for the
 // others. `row` is where the row's first element would lie in global memory.
 template <class Inner, class Outer>
-void each_row(const TensorMapImage& map, const int (&at)[3], u32 offset, Inner inner, Outer outer) {
+void each_row(const TensorMapImage& map, const BoxAt& at, u32 offset, Inner inner, Outer outer) {
   const bool any = !inside(map, at, 0).empty();
-  const Range y = inside(map, at, 1), z = inside(map, at, 2);
-  const u64 line = map.strides[0], plane = map.strides[1];
-  for (i64 k = 0; k < map.box[2]; ++k) {
-    for (i64 j = 0; j < map.box[1]; ++j, offset += map.row_bytes()) {
-      if (any && y.holds(j) && z.holds(k))
-        inner(offset, map.base + u64(at[2] + k) * plane + u64(at[1] + j) * line + u64(i64(at[0])) * map.element_bytes);
-      else
-        outer(offset);
+  const u32 rows = map.box_bytes() / map.row_bytes();
+  for (u32 number = 0; number < rows; ++number, offset += map.row_bytes()) {
+    bool there = any;
+    u64 row = map.base + u64(i64(at[0])) * map.element_bytes;
+    u32 rest = number;
+    for (u32 d = 1; d < u32(kMostDimensions); ++d) {
+      const i64 i = rest % map.box[d];
+      rest /= map.box[d];
+      there = there && inside(map, at, d).holds(i);
+      row += u64(at[d] + i) * map.strides[d - 1];
     }
+    if (there)
+      inner(offset, row);
+    else
+      outer(offset);
   }
 }
 
@@ -60,7 +66,7 @@ struct Part {
   bool whole;
 };
 
-Part part_inside(const TensorMapImage& map, const int (&at)[3]) {
+Part part_inside(const TensorMapImage& map, const BoxAt& at) {
   const Range x = inside(map, at, 0);
   return {size_t(x.first) * map.element_bytes, x.empty() ? 0 : size_t(x.last - x.first) * map.element_bytes,
           x.first == 0 && x.last == i64(map.box[0])};
@@ -75,16 +81,16 @@ TensorMapImage tensor_map_at(const void* map, const char* operation) {
   return image;
 }
 
-u64 bytes_inside(const TensorMapImage& map, const int (&at)[3]) {
+u64 bytes_inside(const TensorMapImage& map, const BoxAt& at) {
   u64 elements = 1;
-  for (u32 d = 0; d < 3; ++d) {
+  for (u32 d = 0; d < u32(kMostDimensions); ++d) {
     const Range range = inside(map, at, d);
     elements *= range.empty() ? 0 : u64(range.last - range.first);
   }
   return elements * map.element_bytes;
 }
 
-void load_box(const TensorMapImage& map, const int (&at)[3], u8* shared, u32 offset) {
+void load_box(const TensorMapImage& map, const BoxAt& at, u8* shared, u32 offset) {
   static const u8 zeros[kMaxRowBytes] = {};
   const Part part = part_inside(map, at);
   u8 clipped[kMaxRowBytes];
@@ -99,7 +105,7 @@ void load_box(const TensorMapImage& map, const int (&at)[3], u8* shared, u32 off
 
 // A store that is clipped at the end of a line goes on to the next multiple of 16 bytes: that is how hardware writes
 // (measured on an H200). What lies there, padding or another matrix's columns, is overwritten.
-void store_box(const TensorMapImage& map, const int (&at)[3], const u8* shared, u32 offset) {
+void store_box(const TensorMapImage& map, const BoxAt& at, const u8* shared, u32 offset) {
   Part part = part_inside(map, at);
   if (part.bytes) {
     const size_t end = part.first + part.bytes, past = (at[0] * size_t(map.element_bytes) + end) % 16;

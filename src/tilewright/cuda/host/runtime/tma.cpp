@@ -12,7 +12,7 @@ namespace {
 // What loads and stores have in common. The map is a copy: the kernel's own may be gone before the box has moved.
 struct Box {
   TensorMapImage map;
-  int at[3];
+  BoxAt at;
   u32 offset;  // in shared memory
   u32 number;  // which observers know it by
   u64 due;     // at random: the moment at which it, or a load's part for one block, is done
@@ -39,7 +39,8 @@ u64 g_next_due;  // no work in flight is due before
 
 Box make_box(const void* map, const void* shared, int rank, const int* at, const char* operation) {
   Fiber& fiber = *current_fiber();
-  Box box = {tensor_map_at(map, operation), {at[0], at[1], rank > 2 ? at[2] : 0}, 0, 0, 0, &fiber};
+  Box box = {tensor_map_at(map, operation), {}, 0, 0, 0, &fiber};
+  for (int d = 0; d < rank; ++d) box.at[d] = at[d];
   if (box.map.rank != u32(rank))
     fault("misuse", "%s: %d coordinates for a tensor map of rank %u", operation, rank, box.map.rank);
   if (const long long bytes = (long long)at[0] * box.map.element_bytes; bytes % 16)  // measured on an H200

@@ -25,6 +25,12 @@ __device__ __forceinline__ void tma_load_3d(void* shared_dst, const TensorMap& m
   const int at[] = {x, y, z};
   tw_tma_load(shared_dst, &map, &b, 3, at, false, 0);
 }
+template <CacheHint HINT = CacheHint::kNone>
+__device__ __forceinline__ void tma_load_5d(void* shared_dst, const TensorMap& map, Mbarrier& b, int x, int y, int z, int w,
+                                            int v) {
+  const int at[] = {x, y, z, w, v};
+  tw_tma_load(shared_dst, &map, &b, 5, at, false, 0);
+}
 // Into each block of the cluster whose rank's bit is set, at the same place; counted on the barrier at the same place.
 template <CacheHint HINT = CacheHint::kNone>
 __device__ __forceinline__ void tma_load_2d_multicast(void* shared_dst, const TensorMap& map, Mbarrier& b, int x, int y,
@@ -38,6 +44,12 @@ __device__ __forceinline__ void tma_load_3d_multicast(void* shared_dst, const Te
   const int at[] = {x, y, z};
   tw_tma_load(shared_dst, &map, &b, 3, at, true, blocks);
 }
+template <CacheHint HINT = CacheHint::kNone>
+__device__ __forceinline__ void tma_load_5d_multicast(void* shared_dst, const TensorMap& map, Mbarrier& b, int x, int y,
+                                                      int z, int w, int v, u16 blocks) {
+  const int at[] = {x, y, z, w, v};
+  tw_tma_load(shared_dst, &map, &b, 5, at, true, blocks);
+}
 
 // Stores read shared memory that was written before a proxy fence, and are waited for in groups by who issued them.
 template <CacheHint HINT = CacheHint::kNone>
@@ -49,6 +61,11 @@ template <CacheHint HINT = CacheHint::kNone>
 __device__ __forceinline__ void tma_store_3d(const TensorMap& map, const void* shared_src, int x, int y, int z) {
   const int at[] = {x, y, z};
   tw_tma_store(&map, shared_src, 3, at);
+}
+template <CacheHint HINT = CacheHint::kNone>
+__device__ __forceinline__ void tma_store_5d(const TensorMap& map, const void* shared_src, int x, int y, int z, int w, int v) {
+  const int at[] = {x, y, z, w, v};
+  tw_tma_store(&map, shared_src, 5, at);
 }
 // Close the group of stores issued by this thread since the last commit.
 __device__ __forceinline__ void tma_store_commit() { tw_tma_store_commit(); }
