@@ -127,8 +127,8 @@ def prefer_known(plans: int) -> None:
     """Once so many plans were compiled, take those of the planner's first candidates that are."""
     whole = choose.candidates
 
-    def chosen(planning: Planning) -> list[Candidate]:
-        found = whole(planning)
+    def chosen(planning: Planning, most: int) -> list[Candidate]:
+        found = whole(planning, most)
         if len(KNOWN) < plans:
             return found
         return sorted(found, key=lambda each: each.plan is None or str(each.plan.to_dict()) not in KNOWN)

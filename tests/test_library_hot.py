@@ -138,6 +138,9 @@ def test_an_epilogue_on_the_short_way(long_way: list[str]) -> None:
     assert len(long_way) == 1, "one kernel, whatever the numbers and whichever the function object"
     matmul(a, b, alpha=1, beta=1, c=c)
     assert len(long_way) == 2
+    off = Tensor(np.concatenate([c.held.ravel(), c.held.ravel()])[1 : 1 + 24 * 16].reshape(24, 16))
+    same(matmul(a, b, beta=1, c=off), product(a, b) + off.held.astype(np.float32))
+    assert len(long_way) == 3, "off the 16-byte grid it is another kernel"
     wanted = product(a, b) + c.held.astype(np.float32)
     matmul(a, b, beta=1, c=c, out=c)
     same(c, wanted)

@@ -30,9 +30,9 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "emulator":
         whole = choose.candidates
 
-        def few(planning: Planning) -> list[Candidate]:
+        def few(planning: Planning, most: int) -> list[Candidate]:
             found = [each for each in planning.ranked if each.family == "mma_sync" and each.tile == (64, 64, 64)]
-            return found[:1] or whole(planning)
+            return found[:1] or whole(planning, most)
 
         monkeypatch.setattr(choose, "candidates", few)
     yield request.param
@@ -104,6 +104,39 @@ def test_a_batch_with_one_weight(backend: str) -> None:
     same(matmul(a, b, backend=backend), exact(a, b, BF16))
     assert explain(a, b, backend=backend).m == 54
     same(matmul(a, b[:, 0], backend=backend), exact(a, b[:, 0], BF16))
+
+
+BATCHES = [((3,), (3,)), ((2, 3), (3,)), ((), (3,)), ((2, 1), (1, 3)), ((1, 3), (2, 1))]
+
+
+@pytest.mark.parametrize(("a_batch", "b_batch"), BATCHES)
+def test_batches_broadcast(backend: str, a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> None:
+    a, b = integers(1, (*a_batch, 9, 40), BF16), integers(2, (*b_batch, 40, 24), BF16)
+    same(matmul(a, b, backend=backend), exact(a, b, BF16))
+    turned = np.swapaxes(np.swapaxes(a, -1, -2).copy(), -1, -2)[..., ::-1, :]
+    out = np.swapaxes(np.zeros((*np.broadcast_shapes(a_batch, b_batch), 24, 9), BF16.numpy), -1, -2)
+    assert matmul(turned, b, out=out, backend=backend) is out
+    same(out, exact(turned, b, BF16))
+
+
+def test_what_follows_each_product_of_a_batch(backend: str) -> None:
+    a, b = integers(1, (2, 3, 9, 40), BF16), integers(2, (3, 40, 24), BF16)
+    c, bias, v = integers(3, (3, 9, 24), BF16), integers(4, (2, 1, 1, 24), BF16), integers(5, (2, 3, 9, 1), BF16)
+    found = matmul(
+        a, b, alpha=0.5, beta=1, c=c, bias=bias, epilogue=lambda acc, v: (acc + v, acc), args={"v": v}, backend=backend
+    )
+    before = (
+        np.matmul(a.astype(np.float32), b.astype(np.float32)) * 0.5 + c.astype(np.float32) + bias.astype(np.float32)
+    )
+    same(found[0], (before + v.astype(np.float32)).astype(BF16.numpy))
+    same(found[1], before.astype(BF16.numpy))
+
+
+def test_a_plan_that_computes_no_batch() -> None:
+    a, b = integers(1, (3, 9, 40), BF16), integers(2, (3, 40, 24), BF16)
+    plan = next(each.plan for each in tilewright.plan(9, 24, 40).ranked if each.family == "swapab")
+    with pytest.raises(UsageError, match=r"which computes no batch; a and b have one of \(3,\)"):
+        matmul(a, b, plan=plan, backend="emulator")
 
 
 def test_nothing_to_add_up_is_zero_whatever_was_in_memory(backend: str) -> None:

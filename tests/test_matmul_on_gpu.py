@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright
 from tilewright import Matmul, UsageError, explain, matmul
 from tilewright.backends.base import Backend
 from tilewright.library import hot, ready
@@ -287,6 +288,77 @@ def test_dlpack(torch: Any) -> None:
     matmul(Exports(a), Exports(b), out=Exports(out))
     torch.cuda.synchronize()
     assert torch.equal(out, wanted(a, b))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_batches(torch: Any, dtype: str) -> None:
+    def integers(*shape: int) -> Any:
+        return torch.randint(-4, 5, shape, device="cuda").to(getattr(torch, dtype))
+
+    for a_batch, b_batch in (((3,), (3,)), ((2, 3), (3,)), ((), (5,)), ((2, 1), (1, 3)), ((70_000,), (70_000,))):
+        m, n, k = (9, 24, 40) if a_batch == (70_000,) else (129, 264, 72)
+        a, b = integers(*a_batch, m, k), integers(*b_batch, k, n)
+        for left, right in ((a, b), (a.mT.contiguous().mT, b.mT.contiguous().mT), (a[..., 1:], b[..., 1:, :])):
+            assert torch.equal(matmul(left, right), wanted(left, right)), (a_batch, b_batch)
+    a, b = integers(2, 3, 129, 72), integers(3, 72, 264)
+    c, bias = integers(3, 129, 264), integers(2, 1, 1, 264)
+    found = matmul(a, b, alpha=0.5, beta=1, c=c, bias=bias, epilogue=tilewright.relu)
+    expected = torch.relu((a.double() @ b.double()).float() * 0.5 + c.float() + bias.float())
+    assert torch.equal(found, expected.to(a.dtype))
+
+
+def test_batch_steps_beyond_32_bits(torch: Any) -> None:
+    held = torch.zeros((2, 2**31 + 4096), device="cuda", dtype=torch.float16)  # 8 GiB
+    a = held[:, -64 * 64 :].unflatten(1, (64, 64))
+    a.copy_(torch.randint(-4, 5, (2, 64, 64), device="cuda"))
+    b = torch.randint(-4, 5, (2, 64, 96), device="cuda").half()
+    assert torch.equal(matmul(a, b), wanted(a, b))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out_dtype", DTYPES)
+def test_what_follows_the_product(torch: Any, dtype: str, out_dtype: str) -> None:
+    kind, out_kind = getattr(torch, dtype), getattr(torch, out_dtype)
+    for m, n, k in ((129, 257, 65), (256, 512, 128), (16, 2560, 8192), (2, 512, 4096)):
+        a, b = operand(torch, "row", m, k, dtype), operand(torch, "column", k, n, dtype)
+        c, bias = operand(torch, "row", m, n, out_dtype), operand(torch, "row", 1, n, dtype)[0]
+        residual = operand(torch, "every other", m, n, dtype)
+        before = (a.double() @ b.double()).float() * 0.5 + c.float() * 2 + bias.float()
+        expected = torch.relu(before) * 3 + residual.float()
+
+        def after(acc: Any, residual: Any, scale: Any) -> Any:
+            return tilewright.relu(acc) * scale + residual, acc
+
+        for _ in range(2):
+            found = matmul(
+                a, b, alpha=0.5, beta=2, c=c, bias=bias, epilogue=after, args={"residual": residual, "scale": 3},
+                out_dtype=(out_kind, torch.float32),
+            )  # fmt: skip
+            assert torch.equal(found[0], expected.to(out_kind)), (m, n, k)
+            assert torch.equal(found[1], before)
+        held = c.clone()
+        matmul(a, b, beta=1, c=held, out=held)
+        assert torch.equal(held, ((a.double() @ b.double()).float() + c.float()).to(out_kind))
+        assert found[0].dtype == out_kind
+        assert a.dtype == kind
+
+
+def test_gradients_and_the_compiler(torch: Any) -> None:
+    def tensor(*shape: int) -> Any:
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    x, w, bias = tensor(4, 33, 256), tensor(512, 256), tensor(512)
+    twins = [each.detach().double().requires_grad_() for each in (x, w, bias)]
+    found = matmul(x, w.mT, bias=bias, epilogue=tilewright.gelu)
+    expected = torch.nn.functional.gelu(twins[0] @ twins[1].mT + twins[2])
+    torch.testing.assert_close(found.double(), expected, rtol=0.02, atol=0.05)
+    found.sum().backward()
+    expected.sum().backward()
+    for each, twin in zip((x, w, bias), twins, strict=True):
+        torch.testing.assert_close(each.grad.double(), twin.grad, rtol=0.03, atol=0.02 * float(twin.grad.abs().max()))
+    compiled = torch.compile(lambda x: matmul(x, w.mT, bias=bias, epilogue=tilewright.gelu) * 2, fullgraph=True)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), found * 2)
 
 
 def test_offsets_beyond_32_bits(torch: Any) -> None:

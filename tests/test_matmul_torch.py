@@ -53,7 +53,7 @@ ACTIVATIONS: dict[str, Any] = {
 def test_gradients(activation: str) -> None:
     ours, theirs = ACTIVATIONS[activation]
     a, b = tensor(2, 3, 40, learns=True), tensor(40, 16, learns=True)
-    bias, c = tensor(16, learns=True), tensor(2, 3, 16, learns=True)
+    bias, c = tensor(16, learns=True), tensor(3, 16, learns=True)
     given = (a, b, bias, c)
     twins = [each.detach().clone().requires_grad_() for each in given]
     wanted = theirs(twins[0] @ twins[1] / 64 + 0.25 * twins[3] + twins[2])

@@ -17,7 +17,7 @@ from tilewright.backends.arguments import Arguments
 from tilewright.backends.base import Dim3, Matrix, TensorMap
 from tilewright.backends.cuda_errors import call, driver_errors, driver_version
 from tilewright.backends.cuda_launch import launch_attributes
-from tilewright.backends.cuda_tensor_map import FAULTY_BIT, LAST_FAULTY_DRIVER, SMALL_BYTES, encode
+from tilewright.backends.cuda_tensor_map import FAULTY_BIT, LAST_FAULTY_DRIVER, encode
 from tilewright.errors import LaunchError
 
 ATTRIBUTE_BYTES = 72  # CUlaunchAttribute: an id of 4 bytes, 4 of padding, a value of 64
@@ -140,15 +140,15 @@ class PreparedLaunch:
             args[number] = moved(args[number], pointers[role] + offset)
         with self._backend.current(), driver_errors(f"preparing {self._kernel.name}"):
             block = Arguments(args, encode)
-        faulty = driver_version()
+        version = driver_version()
+        faulty = version is not None and version <= LAST_FAULTY_DRIVER
         self._moves = []
         for number, role, offset in self._slots:
             at, arg = block.slot(number), args[number]
             if isinstance(arg, TensorMap):
-                small = arg.matrix.span * arg.matrix.dtype.itemsize < SMALL_BYTES
-                correct = small and faulty is not None and faulty <= LAST_FAULTY_DRIVER
-                second = ctypes.c_uint64.from_address(at + 8) if correct else None
-                self._moves.append((role, offset, None, at, second))
+                second = ctypes.c_uint64.from_address(at + 8)
+                correct = faulty and not second.value >> (FAULTY_BIT - 64) & 1  # the driver may set it again
+                self._moves.append((role, offset, None, at, second if correct else None))
             else:
                 self._moves.append((role, offset, ctypes.c_uint64.from_address(at), at, None))
         for number, byte, role, offset in self._fields:
@@ -171,4 +171,4 @@ def moved(arg: Any, pointer: int) -> Any:
 
     if isinstance(arg, Matrix):
         return replace(arg, pointer=pointer)
-    return replace(arg, matrix=replace(arg.matrix, pointer=pointer))
+    return replace(arg, matrix=replace(arg.matrix, pointer=pointer), seen=None)

@@ -39,14 +39,16 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     Raises ``UsageError`` where an array of the epilogue does not fit, or the epilogue cannot be traced.
     """
     out, after = outs[0], request.after
-    axes, dtypes = {}, {}
+    axes, dtypes, starts = {}, {}, {}
     if after is not None:
         batched = (*as_matrices((request.shape, (0,) * len(request.shape)), len(a.shape), len(b.shape))[0],)
         for name, placed in after.placed(a.shape, b.shape, request.shape).items():
             axes[name] = (batched, (*placed.batch, placed.row, placed.col))
-            dtypes[name] = dict(after.arrays)[name].dtype
+            array = dict(after.arrays)[name]
+            dtypes[name], starts[name] = array.dtype, array.pointer % 16
         for number, each in enumerate(outs[1:], 1):
             axes[f"out{number}"] = as_matrices((each.shape, each.strides), len(a.shape), len(b.shape))
+            starts[f"out{number}"] = each.pointer % 16
     p = product((a.shape, a.strides), (b.shape, b.strides), (out.shape, out.strides), list(axes.values()))
     offsets = (a.pointer % 16, b.pointer % 16, out.pointer % 16)
     question = Question(p, a.dtype, out.dtype, offsets, request.options.sms)
@@ -61,7 +63,7 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     composed = after.composed(described(dtypes, views), [each.dtype for each in outs])
     if composed.code == PLAIN:
         return Arranged(question, None)
-    return Arranged(replace(question, epilogue=composed.code.digest), fused(composed, views, MORE, stand_in))
+    return Arranged(replace(question, epilogue=composed.code.digest), fused(composed, views, starts, MORE, stand_in))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import prod
 
 from tilewright.dtypes import DType
 from tilewright.errors import UnavailableError, UsageError
@@ -18,11 +19,12 @@ from tilewright.planner.machine import Machine
 from tilewright.planner.plan import machine_of
 from tilewright.planner.plan import plan as planned
 from tilewright.planner.planning import Planning
-from tilewright.problem import Layout, Problem
+from tilewright.problem import SIZE_LIMIT, Layout, Problem
 from tilewright.tune.key import PLAIN
 from tilewright.tune.lookup import winner
 
 OFFSETS = (0, 0, 0)
+MOST, MOST_OF_A_BATCH = 16, 400  # of the planner's candidates that are looked at; few kernels compute a batch
 
 
 @dataclass(frozen=True)
@@ -138,21 +140,58 @@ def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -
         for more in combinations(may, count):
             packs, after = _packed(question, lines, [*must, *more], machine)
             problem = problem_of(question, after)
-            planning = planned(problem=problem, sms=question.sms)
-            runs = [each for each in candidates(planning) if _applies(question, each.plan)]
+            planning = planned(problem=priced_as(problem, question.product.batch), sms=question.sms)
+            runs = _runs(question, planning)
             if runs:
                 cost = sum(each.us for each in packs)
-                yield Choice(
-                    _plan(runs[0]),
-                    "planned",
-                    problem,
-                    after,
-                    packs,
-                    _us(runs[0]) + cost,
-                    runs[0].label,
-                    (runs[1].label, _us(runs[1]) + cost) if len(runs) > 1 else None,
-                    planning,
-                )
+                (best, us, label), second = runs[0], runs[1] if len(runs) > 1 else None
+                runner_up = None if second is None else (second[2], second[1] + cost)
+                yield Choice(best, "planned", problem, after, packs, us + cost, label, runner_up, planning)
+
+
+def _runs(question: Question, planning: Planning) -> list[tuple[Plan, float, str]]:
+    """The plans that compute a product, with their predicted microseconds and labels, the fastest first.
+
+    A batch is priced as one product of as many rows (``priced_as``). There a tile may have rows of two matrices, which
+    it has not in a batch: the time is that of so many more tiles.
+    """
+    p, found = question.product, []
+    for each in candidates(planning, MOST_OF_A_BATCH if p.batch else MOST):
+        plan = each.plan
+        if plan is None or not _applies(question, plan):
+            continue
+        us = _us(each)
+        if p.batch:
+            of_batch = _of_batch(plan)
+            if of_batch is None:
+                continue
+            down, own = plan.tiles(planning.problem)[0], plan.tiles(_one(planning.problem, p.m))[0]
+            plan, us = of_batch, us * max(own * prod(p.batch) / max(down, 1), 1)
+        found.append((plan, us, each.label))
+    return sorted(found, key=lambda run: run[1]) if p.batch else found
+
+
+def _of_batch(plan: Plan) -> Plan | None:
+    """The plan for a batch, where its kernel computes batches."""
+    try:
+        return plan.with_(batched=True) if plan.takes_batch else None
+    except UsageError:
+        return None
+
+
+def priced_as(problem: Problem, batch: Sequence[int]) -> Problem:
+    """The one product that is planned for a batch of them: with the rows of all."""
+    rows = min(problem.m * prod(batch), SIZE_LIMIT - 1)
+    return problem if not batch else _one(problem, rows)
+
+
+def _one(problem: Problem, rows: int) -> Problem:
+    """The problem with so many rows, lines of A on and off 16-byte boundaries as before."""
+    lda = problem.lda
+    if problem.a_layout == "column":
+        chunk = 16 // problem.dtype.itemsize
+        lda = -(-max(rows, 1) // chunk) * chunk + problem.lda % chunk
+    return problem.changed(m=rows, lda=lda)
 
 
 def _applies(question: Question, plan: Plan | None) -> bool:
@@ -160,14 +199,9 @@ def _applies(question: Question, plan: Plan | None) -> bool:
     return plan is not None and (question.epilogue == PLAIN or plan.has_epilogue)
 
 
-def candidates(planning: Planning) -> list[Candidate]:
+def candidates(planning: Planning, most: int) -> list[Candidate]:
     """The first of the ranked that can be run."""
-    return [each for each in planning.ranked[:16] if each.plan is not None]
-
-
-def _plan(candidate: Candidate) -> Plan:
-    assert candidate.plan is not None
-    return candidate.plan
+    return [each for each in planning.ranked[:most] if each.plan is not None]
 
 
 def _us(candidate: Candidate) -> float:
@@ -210,6 +244,12 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
         raise UsageError(f"plan is a {type(plan).__name__}; it must be a Plan, such as tilewright.plan(...).pick.plan")
     if not _applies(question, plan):
         raise UsageError(f"plan is of {plan.of}, which applies no alpha, beta, bias or epilogue; another plan can")
+    batch = question.product.batch
+    one = plan.with_(batched=False) if plan.batched else plan
+    of_batch = _of_batch(one) if batch else one
+    if of_batch is None:
+        raise UsageError(f"plan is of {plan.of}, which computes no batch; a and b have one of {batch}")
+    plan = of_batch
     needed = needs(plan)
     names = [
         name
@@ -220,7 +260,7 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
         raise UsageError(f"plan is of {plan.of} and writes C by 16-byte accesses; {lines['c'].why}")
     packs, after = _packed(question, lines, names, machine, plan)
     problem = problem_of(question, after)
-    candidate = priced(plan, problem, machine)
+    candidate = priced(one, priced_as(problem, batch), machine)
     cost = sum(each.us for each in packs)
     return Choice(plan, "given", problem, after, packs, _us(candidate) + cost, candidate.label, None, None)
 

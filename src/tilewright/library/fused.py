@@ -43,8 +43,10 @@ class After:
 
     @property
     def key(self) -> Any:
-        """What decides the kernel beside the function: not the values of numbers, nor addresses."""
-        arrays = tuple((name, each.shape, each.strides, each.dtype.name) for name, each in self.arrays)
+        """What decides the kernel beside the function: not numbers, nor addresses beyond their last 4 bits."""
+        arrays = tuple(
+            (name, each.shape, each.strides, each.dtype.name, each.pointer % 16) for name, each in self.arrays
+        )
         kinds = (self.alpha == 1, self.beta == 0, self.beta == 1)
         return kinds, arrays, tuple(name for name, _ in self.numbers)
 
@@ -122,8 +124,17 @@ class Fused:
     fields: tuple[tuple[int, int], ...]
 
 
-def fused(composed: Composed, views: Mapping[str, View], first_role: int, stand_in: Callable[[int], int]) -> Fused:
-    """Bind arrays that lie as ``views`` says to stand-ins for their roles, the first of which is ``first_role``."""
+def fused(
+    composed: Composed,
+    views: Mapping[str, View],
+    offsets: Mapping[str, int],
+    first_role: int,
+    stand_in: Callable[[int, int], int],
+) -> Fused:
+    """Bind arrays that lie as ``views`` says to stand-ins for their roles, the first of which is ``first_role``.
+
+    ``offsets`` are the bytes by which they start past a multiple of 16.
+    """
     values: dict[str, float | ArrayValue] = {}
     fields, at = [], 0
     for number, spec in enumerate(composed.code.members):
@@ -135,7 +146,7 @@ def fused(composed: Composed, views: Mapping[str, View], first_role: int, stand_
         else:
             seen = views[spec.name]
             batch = (*(0,) * (3 - len(seen.batch)), *seen.batch)
-            values[spec.name] = ArrayValue(stand_in(role), seen.row, seen.col, batch)  # type: ignore[arg-type]
+            values[spec.name] = ArrayValue(stand_in(role, offsets[spec.name]), seen.row, seen.col, batch)  # type: ignore[arg-type]
             at += ARRAY_BYTES
     members = tuple(spec.name for spec in composed.code.members)
     return Fused(BoundEpilogue(composed.code, values), members, tuple(fields))

@@ -127,8 +127,8 @@ def found_after(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: A
         if type(value) in _Torch.types:
             if value.requires_grad and _Torch.grad_enabled():
                 return None
-            key.append((name, value.shape, value.stride(), value.dtype, value.get_device(), value.is_neg()))
-            values[name] = value.data_ptr()
+            at = values[name] = value.data_ptr()
+            key.append((name, value.shape, value.stride(), value.dtype, value.get_device(), at & 15, value.is_neg()))
         elif type(value) in _NUMBERS:
             key.append(name)
             values[name] = bits(value)

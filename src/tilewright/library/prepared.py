@@ -13,10 +13,10 @@ from typing import Any
 
 from tilewright.backends.base import Backend, Matrix, Packed, TensorMap
 from tilewright.backends.cuda_prepared import PreparedLaunch, moved
+from tilewright.batch import Batch
 from tilewright.dtypes import FP32, DType
-from tilewright.errors import UsageError
 from tilewright.library import pack
-from tilewright.library.choose import Choice, Question, strided
+from tilewright.library.choose import Choice, Question, strided, three
 from tilewright.library.fused import Fused
 from tilewright.library.layouts import Lines
 from tilewright.library.shapes import View
@@ -27,6 +27,7 @@ from tilewright.selection import kernel_of
 
 A, B, C, WORKSPACE, MORE = range(5)
 RANGE = 44  # bits of an address that are the offset within a role
+POINTER_BYTES = 8
 PLACE_BYTES = 256  # what is put into a workspace starts on a multiple
 
 Starter = Callable[[tuple[int, ...], int], None]
@@ -71,8 +72,6 @@ def make_ready(
 ) -> Prepared:
     """Compile and bind. Raises ``CompileError`` or ``UnavailableError`` where that cannot be."""
     p = question.product
-    if p.batch:
-        raise UsageError(f"the batch {p.batch} of a and b cannot be multiplied yet; 2-D arrays can")
     needed = choice.plan.workspace_bytes(choice.problem)
     views = {"a": (p.a, question.dtype), "b": (p.b, question.dtype), "c": (p.c, question.out_dtype)}
     matrices = {
@@ -80,13 +79,15 @@ def make_ready(
         for role, name in enumerate("abc")
     }
     memory = _row(0, needed)
+    steps = {name: three(view.batch, 0) for name, (view, _) in views.items()}
     starters, end = [], max(needed, 4 * MOST_COUNTERS)  # the counters stay zero, whoever else uses the workspace
     with outside_capture(backend.name == "cuda"):
         for each in choice.packs:
             role = "ab".index(each.operand)
             array = strided(question, each.operand, stand_in(role, question.offsets[role]))
             begin = -(-end // PLACE_BYTES) * PLACE_BYTES
-            end = begin + pack.tight(array, each.layout).nbytes
+            copy = pack.tight(array, each.layout)
+            end, steps[each.operand] = begin + copy.nbytes, copy.steps
             copying, _ = pack.prepare(backend, array, each.layout, _row(begin, end - begin))
             starters.append(starter(backend, copying, question.offsets, [(0, 0, role)]))
             matrices[each.operand] = replace(matrices[each.operand], pointer=stand_in(WORKSPACE) + begin)
@@ -94,7 +95,7 @@ def make_ready(
             backend,
             kernel_of(choice.plan),
             choice.plan,
-            Operands(matrices["a"], matrices["b"], matrices["c"]),
+            Operands(**matrices, batch=Batch(three(p.batch, 1), **steps) if p.batch else None),
             workspace=memory if needed else None,
             epilogue=None if after is None else after.bound,
         )
@@ -122,7 +123,9 @@ def starter(
     ``members`` are ``(argument, byte, role)``: addresses within arguments that are structs.
     """
     slots = slots_of(launch.args, offsets)
-    fields = [(number, byte, role, 0) for number, byte, role in members]
+    inside = {number for number, _, _ in members}
+    fields = [each for each in pointers_of(launch.args, offsets) if each[0] not in inside]
+    fields += [(number, byte, role, 0) for number, byte, role in members]
     if backend.name == "cuda":
         return PreparedLaunch(
             backend,
@@ -145,10 +148,23 @@ def slots_of(args: Sequence[Any], offsets: Sequence[int]) -> list[tuple[int, int
     for number, arg in enumerate(args):
         matrix = arg.matrix if isinstance(arg, TensorMap) else arg
         if isinstance(matrix, Matrix):
-            role = (matrix.pointer >> RANGE) - 1
-            start = stand_in(role, offsets[role] if role < len(offsets) else 0)
-            found.append((number, role, matrix.pointer - start))
+            found.append((number, *_role(matrix.pointer, offsets)))
     return found
+
+
+def pointers_of(args: Sequence[Any], offsets: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    """The same of structs that are a pointer and nothing else, as operands of a batch are: with the byte, the first."""
+    found = []
+    for number, arg in enumerate(args):
+        if isinstance(arg, Packed) and len(arg.data) == POINTER_BYTES:
+            role, offset = _role(int.from_bytes(arg.data, "little"), offsets)
+            found.append((number, 0, role, offset))
+    return found
+
+
+def _role(pointer: int, offsets: Sequence[int]) -> tuple[int, int]:
+    role = (pointer >> RANGE) - 1
+    return role, pointer - stand_in(role, offsets[role] if role < len(offsets) else 0)
 
 
 class HostLaunch:
