@@ -72,7 +72,7 @@ def operands(draw: st.DrawFn) -> tuple[Array, Array]:
     return a, b
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(operands(), st.data())
 def test_a_product_of_views_is_numpys_matmul(pair: tuple[Array, Array], data: st.DataObject) -> None:
     a, b = pair

@@ -74,7 +74,7 @@ ways = st.sampled_from(["plain", "plain", "flipped", "every other", "a row again
 sizes = st.one_of(st.integers(0, 3), st.sampled_from([8, 16, 33, 64, 65]))
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=14, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(m=sizes, n=sizes, k=sizes, data=st.data())
 def test_any_shape_layout_and_padding(backend: str, m: int, n: int, k: int, data: st.DataObject) -> None:
     a = seen(data.draw(ways), laid_out(data.draw(laid), m, k, BF16))
@@ -260,12 +260,10 @@ def test_what_follows_the_product(backend: str) -> None:
     acc, addend = np.matmul(a.astype(np.float32), b.astype(np.float32)), c.astype(np.float32)
     bias, column = integers(4, (16,), BF16), integers(5, (24, 1), BF16)
     calls: list[tuple[dict[str, Any], Array]] = [
-        ({"alpha": 0.5}, acc * 0.5),
         ({"beta": 2, "c": c}, acc + 2 * addend),
         ({"c": np.full((24, 16), np.nan, BF16.numpy)}, acc),
         ({"bias": bias, "alpha": 0.25, "beta": -1, "c": c}, acc * 0.25 - addend + bias.astype(np.float32)),
         ({"bias": column}, acc + column.astype(np.float32)),
-        ({"epilogue": tilewright.relu}, np.maximum(acc, 0)),
         ({"out_dtype": "fp32", "bias": bias}, acc + bias.astype(np.float32)),
         (
             {"epilogue": lambda acc, r, s: acc * s + r, "args": {"r": c[::-1], "s": 3}},

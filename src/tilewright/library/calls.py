@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,9 +75,13 @@ def explained(request: Request) -> Explanation:
     """What a request would do: nothing is compiled."""
     results = results_of(request)
     require_outs(request, len(results.dtypes))
-    laid = arranged(request, request.a, request.b, request.outs or tight(request, results))
-    choice = None if laid.empty else choose(laid.question, request.options.plan)
     emulated = request.options.backend == "emulator"
+    seen, outs = request, request.outs or tight(request, results)
+    if request.a.device == HOST and not emulated:
+        seen = _with_arrays(request, lambda each: staging.laid(each, 0))
+        outs = tuple(staging.laid_room(request.shape, each, 0) for each in results.dtypes)
+    laid = arranged(seen, seen.a, seen.b, outs)
+    choice = None if laid.empty else choose(laid.question, request.options.plan)
     where = "the emulator" if emulated else place(max(request.a.device, 0))
     return explanation(request, laid.question.product, choice, where, laid.after)
 
@@ -119,12 +123,14 @@ def _run_staged(request: Request, at: Place, out: Any, results: Results) -> tupl
 
 def _copied(request: Request, at: Place) -> Request:
     """The request with its arrays in the GPU's memory."""
-    backend: Any = at.backend
+    return _with_arrays(request, lambda each: staging.copied(at.backend, each))
+
+
+def _with_arrays(request: Request, there: Callable[[Array], Array]) -> Request:
     after = request.after
     if after is not None:
-        after = replace(after, arrays=tuple((name, staging.copied(backend, each)) for name, each in after.arrays))
-    a, b = staging.copied(backend, request.a), staging.copied(backend, request.b)
-    return replace(request, a=a, b=b, outs=(), after=after)
+        after = replace(after, arrays=tuple((name, there(each)) for name, each in after.arrays))
+    return replace(request, a=there(request.a), b=there(request.b), outs=(), after=after)
 
 
 def _rooms(request: Request, at: Place, results: Results) -> tuple[Array, ...]:
