@@ -314,3 +314,15 @@ def test_a_prepared_matmul_takes_other_numbers_and_arrays(backend: str) -> None:
             prepared.execute(alpha=1)
         with pytest.raises(UsageError, match="epilogue cannot be changed"):
             prepared.execute(epilogue=tilewright.relu)
+
+
+def test_a_row_has_the_same_bits_for_every_number_of_rows(backend: str) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((70, 200), np.float32).astype(BF16.numpy)
+    b = rng.standard_normal((200, 40), np.float32).astype(BF16.numpy)
+    labels = {explain(a[:m], b, batch_invariant=True, backend=backend).label for m in (1, 2, 7, 64, 65, 70)}
+    assert len(labels) == 1
+    wanted = matmul(a, b, out_dtype="fp32", batch_invariant=True, backend=backend)
+    for m in (1, 7, 65):
+        found = matmul(a[70 - m :], b, out_dtype="fp32", batch_invariant=True, backend=backend)
+        np.testing.assert_array_equal(found, wanted[70 - m :])

@@ -112,3 +112,18 @@ def test_a_tuned_plan_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told.source == "tuned"
     assert told.plan == plan.to_dict()  # type: ignore[union-attr]
     assert "a, packed" in [each.what for each in told.copied]
+
+
+def test_what_batch_invariance_costs() -> None:
+    a, b = integers(1, (3, 512), BF16), integers(2, (512, 256), BF16)
+    told, free = explain(a, b, batch_invariant=True, backend="emulator"), explain(a, b, backend="emulator")
+    assert told.source == "invariant"
+    assert told.runner_up == (free.label, free.predicted_us)
+    assert told.predicted_us is not None
+    assert told.predicted_us >= told.runner_up[1]
+    out = np.zeros((256, 3), BF16.numpy).T
+    turned = explain(a, b, out=out, batch_invariant=True, backend="emulator")
+    assert turned.transposed
+    assert turned.source == "invariant"
+    with pytest.raises(UsageError, match="plan is given and batch_invariant is True"):
+        explain(a, b, plan=tilewright.plan(3, 256, 512).pick.plan, batch_invariant=True, backend="emulator")

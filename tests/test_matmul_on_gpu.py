@@ -239,6 +239,15 @@ def test_the_same_bits_again(torch: Any) -> None:
             assert torch.equal(matmul(a, b), first)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_has_the_same_bits_for_every_number_of_rows(torch: Any, dtype: str) -> None:
+    a = torch.randn((4096, 4096), device="cuda").to(getattr(torch, dtype))
+    b = torch.randn((4096, 1024), device="cuda").to(getattr(torch, dtype))
+    whole = matmul(a, b, out_dtype=torch.float32, batch_invariant=True)
+    for m in (1, 2, 7, 8, 64, 65, 1000):
+        assert torch.equal(matmul(a[-m:], b, out_dtype=torch.float32, batch_invariant=True), whole[-m:]), m
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_cupy(cupy: Any, dtype: str) -> None:
     a = cupy.random.randint(-4, 5, (130, 70)).astype(dtype)

@@ -55,7 +55,8 @@ def matmul(
     The kernel is queued on ``stream`` (a CUDA stream or its handle; None: the current one of the arrays' library) and
     not waited for; with NumPy's arrays everything is copied there and back, and is done on return. ``plan`` forces a
     plan, ``sms`` limits the SMs. ``backend`` is ``auto`` or ``cuda``, or ``emulator`` for arrays in host memory.
-    The result has the same bits from run to run, ``deterministic`` or not.
+    The result has the same bits from run to run, ``deterministic`` or not; with ``batch_invariant`` row i has the same
+    for every number of rows too, by one plan for all of them: ``explain`` says what that costs.
 
     Raises ``UsageError`` for arguments that do not fit, naming the first, ``UnavailableError`` where there is no GPU.
     """

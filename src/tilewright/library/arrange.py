@@ -51,7 +51,8 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
             starts[f"out{number}"] = each.pointer % 16
     p = product((a.shape, a.strides), (b.shape, b.strides), (out.shape, out.strides), list(axes.values()))
     offsets = (a.pointer % 16, b.pointer % 16, out.pointer % 16)
-    question = Question(p, a.dtype, out.dtype, offsets, request.options.sms)
+    options = request.options
+    question = Question(p, a.dtype, out.dtype, offsets, options.sms, options.batch_invariant)
     if not (p.m and p.n) or 0 in p.batch:
         return Arranged(question, None)
     if operand_lines(question)["c"].layout == "column":

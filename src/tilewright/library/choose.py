@@ -24,6 +24,7 @@ from tilewright.tune.key import PLAIN
 from tilewright.tune.lookup import winner
 
 OFFSETS = (0, 0, 0)
+INVARIANT_ROWS = 4096  # for which a plan is made that serves every number of rows
 MOST, MOST_OF_A_BATCH = 16, 400  # of the planner's candidates that are looked at; few kernels compute a batch
 
 
@@ -39,6 +40,7 @@ class Question:
     out_dtype: DType
     offsets: tuple[int, int, int] = OFFSETS
     sms: int | None = None
+    batch_invariant: bool = False
     epilogue: str = PLAIN
     """What the database of tuned plans calls the epilogue."""
 
@@ -59,7 +61,8 @@ class Packing:
 class Choice:
     """A kernel's plan for a product. ``problem`` is what it computes, after packing; ``us`` is predicted, with it.
 
-    ``source`` is ``tuned``, ``planned`` or ``given``. ``lines`` are those of A, B and C as the kernel is given them.
+    ``source`` is ``tuned``, ``planned``, ``given`` or ``invariant``. ``lines`` are those of A, B and C as the kernel is
+    given them.
     """
 
     plan: Plan
@@ -81,8 +84,12 @@ def choose(question: Question, given: Plan | None = None) -> Choice:
     """
     machine, _ = machine_of(None, question.sms, None)
     lines = operand_lines(question)
+    if given is not None and question.batch_invariant:
+        raise UsageError("plan is given and batch_invariant is True, which chooses the plan: give one of them")
     if given is not None:
         return _given(given, question, lines, machine)
+    if question.batch_invariant:
+        return _invariant(question, lines, machine)
     found = _tuned(question, lines, machine) if question.sms is None else None
     if found is not None:
         return found
@@ -93,6 +100,28 @@ def choose(question: Question, given: Plan | None = None) -> Choice:
     others = [(each.label, each.us) for each in options if each is not best]
     others += [best.runner_up] if best.runner_up else []
     return replace(best, runner_up=min(others, key=lambda each: each[1]) if others else None)
+
+
+def _invariant(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice:
+    """A plan that depends on N, K, types and layouts alone, so that a row of the result has the same bits for every M.
+
+    It is planned for ``INVARIANT_ROWS`` rows, of kernels that add up K in one order wherever a tile lies; only what no
+    kernel reads is packed. The runner-up is what would run otherwise.
+    """
+    packs, after = _packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
+    problem, p = problem_of(question, after), question.product
+    wide = _with_columns(problem, INVARIANT_ROWS) if p.swapped else _one(problem, INVARIANT_ROWS)
+    for each in candidates(planned(problem=wide, sms=question.sms), MOST_OF_A_BATCH):
+        plan = each.plan
+        if plan is None or not plan.takes_batch or each.k_alternates or not _applies(question, plan):
+            continue
+        of_batch = _of_batch(plan) if p.batch else plan
+        if of_batch is not None:
+            cost = sum(pack.us for pack in packs)
+            us = _us(priced(plan, priced_as(problem, p.batch), machine)) + cost
+            free = choose(replace(question, batch_invariant=False))
+            return Choice(of_batch, "invariant", problem, after, packs, us, each.label, (free.label, free.us), None)
+    raise UsageError(f"batch_invariant is True, and no kernel for it computes {problem}")
 
 
 def operand_lines(question: Question) -> dict[str, Lines]:
@@ -192,6 +221,14 @@ def _one(problem: Problem, rows: int) -> Problem:
         chunk = 16 // problem.dtype.itemsize
         lda = -(-max(rows, 1) // chunk) * chunk + problem.lda % chunk
     return problem.changed(m=rows, lda=lda)
+
+
+def _with_columns(problem: Problem, cols: int) -> Problem:
+    """The same with so many columns, lines of B and C on and off 16-byte boundaries as before."""
+    ldb, ldc = problem.ldb, cols + problem.ldc % (16 // problem.out_dtype.itemsize)
+    if problem.b_layout == "row":
+        ldb = cols + problem.ldb % (16 // problem.dtype.itemsize)
+    return problem.changed(n=cols, ldb=ldb, ldc=ldc)
 
 
 def _applies(question: Question, plan: Plan | None) -> bool:

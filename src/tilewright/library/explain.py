@@ -19,6 +19,7 @@ _SOURCES = {
     "tuned": "it was measured to be fastest on this GPU (tilewright tune)",
     "planned": "the planner predicts the shortest time for it",
     "given": "the caller named it",
+    "invariant": "it gives a row the same bits for every number of rows (batch_invariant); the runner-up would not",
 }
 
 

@@ -101,7 +101,7 @@ def ready_for(
     ``digest`` tells what follows the product from all else that may (``arrange.Results``).
     """
     key: Any = (
-        at, a.dtype.name, request.options.plan, request.options.sms,
+        at, a.dtype.name, request.options.plan, request.options.sms, request.options.batch_invariant,
         tuple((x.shape, x.strides, x.pointer % 16, x.dtype.name) for x in (a, b, *outs)),
         None if request.after is None else request.after.key, digest,
     )  # fmt: skip

@@ -118,5 +118,3 @@ def _require_options(options: Options) -> None:
             raise UsageError(f"{name} is {getattr(options, name)!r}; it must be True or False")
     if options.backend not in ("auto", "cuda", "emulator"):
         raise UsageError(f"backend {options.backend!r} is not one of auto, cuda, emulator")
-    if options.batch_invariant:
-        raise UsageError("batch_invariant is True, which there are no kernels for yet; it must be False")
