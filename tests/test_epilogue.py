@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from epilogue_cases import CASES, EVERYTHING, Case, bind, value_of
+from ladder_cases import product
 
 from tilewright.backends.base import Backend
 from tilewright.backends.emulator import EmulatorBackend
@@ -16,6 +17,7 @@ from tilewright.dtypes import BF16, FP32
 from tilewright.epilogue.code import PLAIN, ArgSpec, ArrayValue, BoundEpilogue, EpilogueCode, Value
 from tilewright.errors import UsageError
 from tilewright.ladder import rung
+from tilewright.problem import Problem
 from tilewright.run import prepare, run
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -26,12 +28,22 @@ each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_results_are_those_of_numpy(backend: Backend, case: Case, shift: int) -> None:
     m, n, _ = case.shape
     operands, bound = case.operands(backend), bind(backend, m, n, shift=shift)
+    assert bound.epilogue.compiled.aligned == (shift == 0)
     run(backend, case.kernel, operands, case.plan, epilogue=bound.epilogue)
     a, b = (backend.download(each).astype(np.float32) for each in (operands.a, operands.b))
     c, before = bound.expected(a @ b)
     np.testing.assert_array_equal(backend.download(operands.c), c.astype(operands.c.dtype.numpy))
     np.testing.assert_array_equal(backend.download(bound.before), before.astype(BF16.numpy))
     assert backend.padding_intact(operands.c)
+
+
+OTHER = [case for case in CASES if case.plan.c_dtype not in (case.plan.dtype, FP32)]
+
+
+@pytest.mark.parametrize("case", OTHER, ids=lambda case: case.name)
+def test_c_of_the_other_type_of_16_bits(backend: Backend, case: Case) -> None:
+    problem = Problem(*case.shape, case.plan.dtype, case.plan.c_dtype, case.plan.a_layout, case.plan.b_layout)
+    product(backend, case.kernel, problem.padded(), case.plan)
 
 
 @each_case
@@ -72,14 +84,14 @@ def test_the_plain_text_is_that_of_no_epilogue(emulator: EmulatorBackend) -> Non
     assert BoundEpilogue().argument(3, 4).data == b"\0"
     with_text = case.kernel.source(case.plan, "host", None, EVERYTHING).text
     assert '#line 1 "epilogue"\nnamespace epilogue {' in with_text
-    assert "NONE = true" not in with_text
+    assert "struct Args {};" not in with_text
 
 
 def test_what_tells_codes_apart() -> None:
     spec = ArgSpec("x", "array", BF16)
     codes = [
         EpilogueCode("a"), EpilogueCode("b"), EpilogueCode("a", (spec,)), EpilogueCode("a", (), (spec,)),
-        EpilogueCode("a", (ArgSpec("x", "array", FP32),)),
+        EpilogueCode("a", (ArgSpec("x", "array", FP32),)), EpilogueCode("a", (spec,), aligned=True),
     ]  # fmt: skip
     assert len({code.digest for code in codes}) == len(codes)
     assert EpilogueCode("a", (spec,)).digest == codes[2].digest
@@ -100,13 +112,18 @@ def test_arguments_are_packed_as_the_kernel_reads_them() -> None:
         ({"s": 1.0}, "is given s; it takes s, x"),
         ({"s": 1.0, "x": ArrayValue(0, 1, 1), "z": 2.0}, "is given s, x, z; it takes s, x"),
         ({"s": ArrayValue(0, 1, 1), "x": ArrayValue(0, 1, 1)}, "s of the epilogue is ArrayValue.*must be a number"),
+        (
+            {"s": 1.0, "x": ArrayValue(65, 1, 1)},
+            "x of the epilogue lies at 0x41; an array of bf16 lies at a multiple of 2",
+        ),
         ({"s": 1.0, "x": 2.0}, "x of the epilogue is 2.0; it must be an ArrayValue"),
     ],
 )
 def test_values_that_do_not_fit(values: Any, says: str) -> None:
     code = EpilogueCode("", (ArgSpec("s", "scalar", FP32), ArgSpec("x", "array", BF16)))
-    with pytest.raises(UsageError, match=says):
-        code.pack(values)
+    for given in (code.pack, lambda values: BoundEpilogue(code, values)):
+        with pytest.raises(UsageError, match=says):
+            given(values)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +145,26 @@ def test_what_is_seen_of_an_array(value: ArrayValue, lines: list[int]) -> None:
     starts = {value.pointer + 2 * (i * value.row + j * value.col) for i in range(3) for j in range(5)}
     assert all(any(line <= start < line + size for line in lines) for start in starts)
     assert value.seen(BF16, 0, 5).span == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "aligned"),
+    [
+        (ArrayValue(64, 8, 1), True),
+        (ArrayValue(64, 9, 1), False),
+        (ArrayValue(66, 8, 1), False),
+        (ArrayValue(64, 8, 1, (0, 12, 0)), False),
+        (ArrayValue(64, 0, 1), True),
+        (ArrayValue(66, 9, 0), True),
+        (ArrayValue(66, 1, 9), True),
+    ],
+)
+def test_wide_accesses_are_compiled_in_where_all_arrays_allow_them(value: ArrayValue, aligned: bool) -> None:
+    code = EpilogueCode("", (ArgSpec("x", "array", BF16), ArgSpec("y", "array", FP32)))
+    bound = BoundEpilogue(code, {"x": value, "y": ArrayValue(32, 4, 1)})
+    assert bound.compiled == replace(code, aligned=aligned)
+    assert not BoundEpilogue().compiled.aligned
+    assert "ALIGNED = true" in replace(code, aligned=True).header()
 
 
 def test_kernels_that_apply_none(emulator: EmulatorBackend) -> None:

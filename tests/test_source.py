@@ -16,6 +16,7 @@ from tilewright import nvrtc, source
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.host_compiler import HostCompiler, available_compilers
 from tilewright.dtypes import BF16, FP32, DType
+from tilewright.epilogue.code import PLAIN
 from tilewright.errors import CompileError, UsageError
 from tilewright.ladder import Rung, rungs
 from tilewright.source import CUDA_ROOT, KernelSource, Target, flatten
@@ -52,7 +53,8 @@ def test_every_line_is_where_it_says(number: int, target: Target) -> None:
         files[label][line_number] = line
     head, plan = files.pop(""), files.pop("plan")
     assert head == {0: f"// rungs/{rung.path.name}, flattened for the {target}"}
-    assert "\n".join(plan.values()) + "\n" == rung.plan(BF16).header()
+    given = rung.plan(BF16)
+    assert "\n".join(plan.values()) + "\n" == given.header() + (PLAIN.header() if given.has_epilogue else "")
     assert files.pop("export", None) == ({1: "TW_EXPORT(tw_gemm)"} if target == "host" else None)
     for label, lines in files.items():
         original = (CUDA_ROOT / label).read_text("utf-8").splitlines()

@@ -82,8 +82,9 @@ class KernelFile(ABC):
 
         Raises ``UsageError`` for an epilogue where the kernel applies none.
         """
+        header = plan.header() + epilogue.header() if plan.has_epilogue else plan.header()
         replaced = None if epilogue == PLAIN else epilogue.text
-        return KernelSource(self.path.stem, flatten(self.path, target, plan.header(), replaced), target, arch)
+        return KernelSource(self.path.stem, flatten(self.path, target, header, replaced), target, arch)
 
 
 def front_matter(path: Path) -> dict[str, str]:

@@ -120,7 +120,7 @@ def target_of(backend: Backend) -> tuple[Target, str | None]:
 
 def source_for(backend: Backend, kernel: KernelFile, plan: Plan, epilogue: BoundEpilogue | None = None) -> KernelSource:
     """The text of a kernel that a backend compiles. Raises ``UsageError`` for an epilogue where it applies none."""
-    return kernel.source(plan, *target_of(backend), PLAIN if epilogue is None else epilogue.code)
+    return kernel.source(plan, *target_of(backend), PLAIN if epilogue is None else epilogue.compiled)
 
 
 def prepare(
@@ -313,14 +313,13 @@ def _require_apart(epilogue: BoundEpilogue, operands: Operands, parts: Sequence[
     """
     a, b, c = (operands.seen(name) for name in "abc")
     steps = (0, 0, 0) if operands.batch is None else operands.batch.strides("c")
-    epilogue.code.pack(epilogue.values)
     outputs = epilogue.arrays(epilogue.code.outputs)
     for name, (value, dtype) in {**epilogue.arrays(epilogue.code.args), **outputs}.items():
         first = operands.c
         seen = value.seen(dtype, first.rows, first.cols, operands.sizes)
         moves = tuple(step if size > 1 else 0 for size, step in zip(operands.sizes, value.batch, strict=True))
-        same = (value.pointer, value.row, value.col, dtype) == (first.pointer, first.ld, 1, first.dtype)
-        same = same and moves == steps
+        same = (value.pointer, dtype, moves) == (first.pointer, first.dtype, steps)
+        same = same and (value.row == first.ld or first.rows <= 1) and (value.col == 1 or first.cols <= 1)
         taken = [("the workspace", part) for part in parts]
         if name in outputs:
             still = any(size > 1 and not step for size, step in zip(operands.sizes, value.batch, strict=True))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -48,6 +48,11 @@ class ArrayValue:
     batch: tuple[int, int, int] = (0, 0, 0)
     owner: Any = field(default=None, repr=False, compare=False)
 
+    def aligned16(self, dtype: DType) -> bool:
+        """Whether every line starts on a 16-byte boundary, wherever elements lie side by side."""
+        strides = (self.row, *self.batch) if self.col == 1 else ()
+        return self.col != 1 or (all(each * dtype.itemsize % 16 == 0 for each in strides) and self.pointer % 16 == 0)
+
     def seen(self, dtype: DType, m: int, n: int, batch: tuple[int, int, int] = (1, 1, 1)) -> Matrix:
         """What of it lies under ``m x n`` elements of C in a batch of such a shape.
 
@@ -73,22 +78,32 @@ Value = float | ArrayValue
 
 @dataclass(frozen=True)
 class EpilogueCode:
-    """The text of an epilogue, its arguments, and the arrays it writes beside C, in the order of ``Args``."""
+    """The text of an epilogue, its arguments, and the arrays it writes beside C, in the order of ``Args``.
+
+    ``aligned`` says that every line of every array starts on a 16-byte boundary. It is another kernel: wide accesses
+    behind a test are as slow as narrow ones.
+    """
 
     text: str
     args: tuple[ArgSpec, ...] = ()
     outputs: tuple[ArgSpec, ...] = ()
+    aligned: bool = False
 
     @cached_property
     def digest(self) -> str:
         """What tells it from others: 16 hex digits of the SHA-256 of all of it."""
         members = [(each.name, each.kind, each.dtype.name) for each in self.members]
-        return hashlib.sha256(repr((self.text, members, len(self.outputs))).encode()).hexdigest()[:16]
+        values = (self.text, members, len(self.outputs), self.aligned)
+        return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
 
     @property
     def members(self) -> tuple[ArgSpec, ...]:
         """All members of ``Args``."""
         return (*self.args, *self.outputs)
+
+    def header(self) -> str:
+        """What the headers before the text read, as C++."""
+        return f"namespace epilogue {{ constexpr bool ALIGNED = {str(self.aligned).lower()}; }}\n"
 
     def pack(self, values: Mapping[str, Value]) -> bytes:
         """``Args`` in memory. Raises ``UsageError`` where the values are not those of its members."""
@@ -106,6 +121,11 @@ def _packed(spec: ArgSpec, value: Value) -> bytes:
         possible = "an ArrayValue" if spec.kind == "array" else "a number"
         raise UsageError(f"{spec.name} of the epilogue is {value!r}; it must be {possible}")
     if isinstance(value, ArrayValue):
+        if value.pointer % spec.dtype.itemsize:
+            raise UsageError(
+                f"{spec.name} of the epilogue lies at {value.pointer:#x}; an array of {spec.dtype} lies at a multiple "
+                f"of {spec.dtype.itemsize}"
+            )
         return _ARRAY.pack(value.pointer, value.row, value.col, *value.batch)
     with np.errstate(over="ignore"):  # beyond fp32 a number is infinite there
         return np.array([value, 0], np.float32).tobytes()
@@ -116,18 +136,27 @@ PLAIN = EpilogueCode(EPILOGUE.read_text(encoding="utf-8"))
 
 @dataclass(frozen=True)
 class BoundEpilogue:
-    """An epilogue with a value for each member of its ``Args``."""
+    """An epilogue with a value for each member of its ``Args``. Raises ``UsageError`` as ``EpilogueCode.pack``."""
 
     code: EpilogueCode = PLAIN
     values: Mapping[str, Value] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.code.pack(self.values)
+
     def arrays(self, specs: tuple[ArgSpec, ...]) -> dict[str, tuple[ArrayValue, DType]]:
-        """Those of the values that are arrays, by name. ``pack`` has checked them."""
+        """Those of the values that are arrays, by name."""
         found = {spec.name: (self.values[spec.name], spec.dtype) for spec in specs}
         return {name: (value, dtype) for name, (value, dtype) in found.items() if isinstance(value, ArrayValue)}
 
+    @property
+    def compiled(self) -> EpilogueCode:
+        """The code that its kernel is compiled with: ``aligned`` where its arrays are, so that others need another."""
+        arrays = self.arrays(self.code.members).values()
+        return replace(self.code, aligned=bool(arrays) and all(value.aligned16(dtype) for value, dtype in arrays))
+
     def argument(self, m: int, n: int, batch: tuple[int, int, int] = (1, 1, 1)) -> Packed:
-        """The kernel's argument for a batch of Cs of ``m x n``. Raises ``UsageError`` as ``EpilogueCode.pack``."""
+        """The kernel's argument for a batch of Cs of ``m x n``."""
         data = self.code.pack(self.values)
         arrays = self.arrays(self.code.members).values()
         return Packed(data, tuple(value.seen(dtype, m, n, batch) for value, dtype in arrays))

@@ -5,13 +5,15 @@
 #include <tw/epilogue_code.cuh>
 namespace tw {
 struct Epilogue {
+  static constexpr bool NONE = epilogue::NONE;
   const epilogue::Args& args;
   BatchIndex batch = {};
 
   // Of neighbours in a row of C with m rows and n columns, the first at (row, column), a multiple of N. Each element of C
-  // goes through it once: an epilogue may write outputs of its own.
-  template <int N> __device__ __forceinline__ void operator()(float (&acc)[N], int row, int column, int m, int n) const {
-    if constexpr (!epilogue::NONE) epilogue::apply(acc, args, Place{row, column, m, n, batch});
+  // goes through it once: an epilogue may write outputs of its own. `together` as in Place.
+  template <int N>
+  __device__ __forceinline__ void operator()(float (&acc)[N], int row, int column, int m, int n, bool together = N == 1) const {
+    if constexpr (!epilogue::NONE) epilogue::apply(acc, args, Place{row, column, m, n, batch, together});
   }
 };
 }  // namespace tw

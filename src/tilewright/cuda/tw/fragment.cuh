@@ -18,24 +18,38 @@ __device__ __forceinline__ void store_pair(T* row, int column, int n, float firs
   if (column + 1 < n) row[column + 1] = from_float<T>(second);
 }
 
+// As store_fragment; TOGETHER says that neighbours lie in C together or not at all.
+template <bool TOGETHER, class T, int COUNT, class Finish>
+__device__ __forceinline__ void store_pairs(T* c, i64 ldc, int row, int column, int m, int n, const float (&d)[COUNT],
+                                            bool aligned, const Finish& finish) {
+  constexpr int AT_ONCE = 4;  // pairs of each row that go through the epilogue before the first is stored: no load passes a store
+  const int lane = int(threadIdx.x) % 32, r = row + lane / 4, first = column + lane % 4 * 2;
+#pragma unroll
+  for (int from = 0; from < COUNT / 4; from += AT_ONCE) {
+    float x[AT_ONCE][2][2];
+#pragma unroll
+    for (int j = from; j < from + AT_ONCE && j < COUNT / 4; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float(&pair)[2] = x[j - from][half];
+        pair[0] = d[4 * j + 2 * half], pair[1] = d[4 * j + 2 * half + 1];
+        finish(pair, r + 8 * half, first + 8 * j, m, n, TOGETHER);
+      }
+#pragma unroll
+    for (int j = from; j < from + AT_ONCE && j < COUNT / 4; ++j) {
+      const auto &upper = x[j - from][0], &lower = x[j - from][1];
+      if (r < m) store_pair(c + r * ldc, first + 8 * j, n, upper[0], upper[1], aligned);
+      if (r + 8 < m) store_pair(c + (r + 8) * ldc, first + 8 * j, n, lower[0], lower[1], aligned);
+    }
+  }
+}
+
 // A 16 x 4 COUNT / 2 block of C, its first element at (row, column), as mma.sync and wgmma leave it in a warp: lane l holds
 // rows l / 4 and l / 4 + 8, of every 8 columns those at 2 (l % 4) and the next.
 template <class T, int COUNT, class Finish = AsSummed>
 __device__ __forceinline__ void store_fragment(T* c, i64 ldc, int row, int column, int m, int n, const float (&d)[COUNT],
                                                bool aligned, const Finish& finish = {}) {
-  const int lane = int(threadIdx.x) % 32, r = row + lane / 4, first = column + lane % 4 * 2;
-#pragma unroll
-  for (int j = 0; j < COUNT / 4; ++j) {
-    if (r < m) {
-      float x[2] = {d[4 * j], d[4 * j + 1]};
-      finish(x, r, first + 8 * j, m, n);
-      store_pair(c + r * ldc, first + 8 * j, n, x[0], x[1], aligned);
-    }
-    if (r + 8 < m) {
-      float x[2] = {d[4 * j + 2], d[4 * j + 3]};
-      finish(x, r + 8, first + 8 * j, m, n);
-      store_pair(c + (r + 8) * ldc, first + 8 * j, n, x[0], x[1], aligned);
-    }
-  }
+  if (Finish::NONE || n % 2 == 0) return store_pairs<true>(c, ldc, row, column, m, n, d, aligned, finish);
+  if constexpr (!Finish::NONE) store_pairs<false>(c, ldc, row, column, m, n, d, aligned, finish);
 }
 }  // namespace tw

@@ -81,7 +81,7 @@ __device__ __forceinline__ void store_slabs(const Output<At>& out, SlabRing& rin
     for (int p = 0; p < COLUMNS / 4; ++p) {  // before the barrier, so that what an epilogue reads is on its way at once
       v[p][0] = d[2 * p], v[p][1] = d[2 * p + 1];
       finish(v[p], row + s / ACROSS * 64 + thread / 32 * 16 + lane / 4 + p % 2 * 8,
-             col + s % ACROSS * COLUMNS + p / 2 * 8 + lane % 4 * 2, out.m, out.whole());
+             col + s % ACROSS * COLUMNS + p / 2 * 8 + lane % 4 * 2, out.m, out.whole(), true);
     }
     Slab& slab = ring.slabs[next];
     if (thread == 0) tma_store_wait_read<plan::EPILOGUE_SLABS - 1>();  // the store that last used this slab

@@ -38,10 +38,13 @@ __device__ __forceinline__ void multiply(float (&acc)[M][2 * N][4], const u32 (&
 template <class T, int M, int N>
 __device__ __forceinline__ void store_fragments(T* c, i64 ldc, int row, int column, int m, int n,
                                                 const float (&acc)[M][N][4], bool aligned, const Epilogue& finish) {
+  constexpr int WIDTH = Epilogue::NONE ? 1 : N;  // fragments at once, for what an epilogue reads to be on its way together
 #pragma unroll
   for (int i = 0; i < M; ++i)
 #pragma unroll
-    for (int j = 0; j < N; ++j)
-      store_fragment(c, ldc, row + i * 16, column + j * 8, m, n, acc[i][j], aligned, finish);
+    for (int j = 0; j < N; j += WIDTH) {
+      const auto& d = *reinterpret_cast<const float(*)[4 * WIDTH]>(&acc[i][j][0]);
+      store_fragment(c, ldc, row + i * 16, column + j * 8, m, n, d, aligned, finish);
+    }
 }
 }  // namespace tw
