@@ -318,7 +318,7 @@ def _require_apart(epilogue: BoundEpilogue, operands: Operands, parts: Sequence[
         first = operands.c
         seen = value.seen(dtype, first.rows, first.cols, operands.sizes)
         moves = tuple(step if size > 1 else 0 for size, step in zip(operands.sizes, value.batch, strict=True))
-        same = (value.pointer, dtype) == (first.pointer, first.dtype) and moves == steps
+        same = (value.pointer, dtype, moves) == (first.pointer, first.dtype, steps)
         same = same and (value.row == first.ld or first.rows <= 1) and (value.col == 1 or first.cols <= 1)
         taken = [("the workspace", part) for part in parts]
         if name in outputs:

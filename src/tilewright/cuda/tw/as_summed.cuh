@@ -3,6 +3,7 @@
 #include <tw/types.cuh>
 namespace tw {
 struct AsSummed {
-  template <int N> __device__ __forceinline__ void operator()(float (&)[N], int, int, int, int) const {}
+  static constexpr bool NONE = true;
+  template <int N> __device__ __forceinline__ void operator()(float (&)[N], int, int, int, int, bool) const {}
 };
 }  // namespace tw
