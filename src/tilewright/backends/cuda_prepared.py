@@ -37,12 +37,34 @@ class LaunchConfig(ctypes.Structure):
 
 
 @cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+@cache
+def _is_capturing() -> Any:
+    function = _library().cuStreamIsCapturing
+    function.argtypes = [ctypes.c_void_p] * 2
+    return function
+
+
+def capture_of(stream: int) -> int | None:
+    """The number of the capture that the stream of that handle is part of; None where it is in none."""
+    status = ctypes.c_int()
+    if _is_capturing()(stream, ctypes.byref(status)) or not status.value:
+        return None
+    from cuda.bindings import driver
+
+    return int(driver.cuStreamGetCaptureInfo(stream)[2])
+
+
+@cache
 def driver_functions() -> tuple[Any, Any, Any]:
     """``cuLaunchKernelEx``, ``cuTensorMapReplaceAddress`` and ``cuCtxGetCurrent``; each returns a ``CUresult``.
 
     The library is in memory by then: cuda.bindings loaded it.
     """
-    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    library = _library()
     launch, replace, current = library.cuLaunchKernelEx, library.cuTensorMapReplaceAddress, library.cuCtxGetCurrent
     launch.argtypes = [ctypes.c_void_p] * 4
     replace.argtypes = [ctypes.c_void_p] * 2

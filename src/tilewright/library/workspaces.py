@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright import workspace
 from tilewright.backends.base import Backend, Matrix
+from tilewright.backends.cuda_prepared import capture_of
 
 
 @dataclass
@@ -52,15 +53,6 @@ class Workspaces:
             self._retired.append(held.memory)
             made.lock = held.lock
         return made
-
-
-def capture_of(stream: int) -> int | None:
-    """The number of the capture that a stream is part of; None where it is in none."""
-    from cuda.bindings import driver
-
-    found = driver.cuStreamGetCaptureInfo(stream)
-    captures = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
-    return int(found[2]) if int(found[0]) == 0 and found[1] == captures else None
 
 
 class outside_capture:  # noqa: N801 - used as a with statement
