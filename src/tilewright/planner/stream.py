@@ -66,7 +66,7 @@ class Stream:
     hides_first: bool
     flows: Bools
     round_us: float | Floats
-    same: float
+    same: float | Floats
     apart: Floats
     again_bytes: Floats
     useful_elements: Floats

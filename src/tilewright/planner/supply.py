@@ -36,8 +36,10 @@ FILL = 4.6
 """What a byte of a box beyond the edge of a matrix costs, of which nothing is read, in bytes that are."""
 HALF_TILE = 0.525
 """Of a tile's multiplications, the time of those of half: its blocks of rows are one behind the other."""
-ASKEW = 1.5
+ASKEW = 1.7
 """What a row of a box costs that does not begin with a line of L2, in rows that do: 128 bytes then lie in two lines."""
+ASKEW_SHARED = 1.15
+"""The same of a multicast load, whose two lines are read once for all blocks that receive them."""
 APART = 0.12
 """By how much a cluster is slowed whose blocks load different lines: each waits for the other's too."""
 
