@@ -20,7 +20,7 @@ from tilewright.planner.candidate import INSIDE
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints
-from tilewright.planner.supply import APART, DRAW_BYTES_PER_S, MULTICAST, together, under_ring
+from tilewright.planner.supply import APART, DRAW_BYTES_PER_S, MULTICAST, ROUNDED, together, under_ring
 from tilewright.planner.terms import Times
 from tilewright.problem import Problem
 from tilewright.roofline import peak_tflops, roof_of
@@ -111,7 +111,8 @@ class StreamEstimate:
         tiles = np.stack([np.minimum(s.places, s.tiles), s.last])
         self._weight = np.stack([s.rounds - 1.0, s.last_part])
         many = s.flows & (s.tiles > s.places)
-        self._weight = np.where(many, np.stack([s.tiles / s.places, np.zeros(len(s.tiles))]), self._weight)
+        flowing = s.tiles / s.places + ROUNDED * (s.rounds - s.tiles / s.places)
+        self._weight = np.where(many, np.stack([flowing, np.zeros(len(s.tiles))]), self._weight)
         blocks = tiles * s.split
         active = np.minimum(blocks, s.reached)
         self._resident = -(-blocks // active)  # of the SM that has most

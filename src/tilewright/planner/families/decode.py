@@ -75,6 +75,7 @@ class Decode(Family):
     drain_us: float
     round_us: float  # of a round of blocks after the first, where one has an SM: a block begins, and ends
     same = 1.0
+    tail_us = 0.0  # of a block whose K ends within a step: loads that are not all in flight at once
 
     @abstractmethod
     def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
@@ -150,6 +151,7 @@ class Decode(Family):
         chunks = weights / 16
         read = weights + np.minimum(bm, problem.m) * line * t["wr"]
         ones = np.ones(len(bm))
+        tail = np.where(problem.k % bk, self.tail_us, 0.0) * -(-tiles // (machine.sms * t["blocks"]))
         stream = Stream(
             tiles=tiles,
             split=np.ones_like(tiles),
@@ -168,7 +170,7 @@ class Decode(Family):
             launch_us=ones * c.launch_us,
             ramp_us=self.ramp_us * c.residual(self.name, "ramp"),
             first_clk=ones * c.tma_latency_hbm_clk,
-            end_us=ones * (self.drain_us * c.residual(self.name, "drain")),
+            end_us=ones * (self.drain_us * c.residual(self.name, "drain")) + tail,
             end_clk=bm * bn * wk * 4 / gpu.shared_bytes_per_clock + 0.0,
             dependent=dependent,
             hides_first=False,  # blocks find room on an SM as those of the kernel before leave it
@@ -228,6 +230,7 @@ class Gemv(Decode):
     ramp_us = 0.5
     drain_us = 0.55
     round_us = 0.8
+    tail_us = 1.2
     same = 1.8  # blocks ask for the same tokens
 
     def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
