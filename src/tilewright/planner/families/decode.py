@@ -33,7 +33,7 @@ SPREAD = (0.90, 1.15)
 SLOTS = 128  # lanes that an SM issues for in a clock
 # Times the instructions that are counted: addresses, waits and what an SM issues at a fraction of that rate; sweep,
 # development third.
-GEMV_ISSUED, MMA_ISSUED = 2.4, 10.0
+GEMV_ISSUED, MMA_ISSUED = 3.3, 10.0
 # Registers beside those that ``DecodePlan`` knows of, a token: its pointer, and its elements made fp32. With them the
 # blocks an SM are as many as scripts/check_kernels.py found to have room without spilling.
 TOKEN_REGISTERS = 6
@@ -226,10 +226,10 @@ class Gemv(Decode):
 
     name = "decode_gemv"
     kind = GemvPlan
-    turnaround_us = 0.7
-    ramp_us = 0.5
+    turnaround_us = 0.35
+    ramp_us = 0.3
     drain_us = 0.55
-    round_us = 0.8
+    round_us = 0.0
     tail_us = 1.2
     same = 1.8  # blocks ask for the same tokens
 

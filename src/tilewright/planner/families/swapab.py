@@ -26,7 +26,7 @@ from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import FILL, RAMP_US, SAME_LINES, askew
+from tilewright.planner.supply import DRIFT, FILL, RAMP_US, SAME_LINES, askew
 from tilewright.problem import Layout, Problem
 
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
@@ -227,7 +227,7 @@ class SwapAb(Family):
             round_us=0.0,
             same=np.where(split > 1, SAME_LINES, SAME),
             apart=0.0 * ones,
-            again_bytes=0.0 * ones,
+            again_bytes=np.where(dependent & (down > 1), DRIFT * problem.n * problem.k * itemsize, 0.0),
             useful_elements=problem.m * problem.n / (tiles * bm * bn),
             flop=2.0 * bm * bn * depth,
             pj_per_flop=c.energy_pj_per_flop,
