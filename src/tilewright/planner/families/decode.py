@@ -33,7 +33,7 @@ SPREAD = (0.90, 1.15)
 SLOTS = 128  # lanes that an SM issues for in a clock
 # Times the instructions that are counted: addresses, waits and what an SM issues at a fraction of that rate; sweep,
 # development third.
-GEMV_ISSUED, MMA_ISSUED = 3.3, 10.0
+GEMV_ISSUED, TOKEN_ISSUED, MMA_ISSUED = 1.0, 4.2, 10.0
 # Registers beside those that ``DecodePlan`` knows of, a token: its pointer, and its elements made fp32. With them the
 # blocks an SM are as many as scripts/check_kernels.py found to have room without spilling.
 TOKEN_REGISTERS = 6
@@ -244,7 +244,7 @@ class Gemv(Decode):
     def issued(self, t: dict[str, Ints], aligned: bool) -> Floats:
         """A load and 8 conversions of weights, 8 FMAs a token; a token's load and conversions serve all rows."""
         load = 1 if aligned else 8
-        found: Floats = GEMV_ISSUED * (load + 8 + t["bm"] * (8 + (load + 8) / t["rows"]))
+        found: Floats = GEMV_ISSUED * (load + 8) + TOKEN_ISSUED * t["bm"] * (8 + (load + 8) / t["rows"])
         return found
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
