@@ -28,7 +28,7 @@ from typing import Any
 import decode_chain
 import tensor_bench
 from decode_chain import DEPENDENT, OURS
-from sweep_plans import LEAST_BYTES, planned, values_of, with_dependent_launch
+from sweep_plans import LEAST_BYTES, planned, values_of
 from sweep_shapes import Shape, groups, shapes
 from tensor_bench import CUBLAS, LT_BEST, Bench, Entrant
 
@@ -91,9 +91,8 @@ class Figures:
 
 def entrants_of(shape: Shape) -> list[Entrant]:
     """The pick without dependent launch and with it."""
-    plan = planned(shape.problem)
-    kernel = kernel_of(plan)
-    return [Entrant(OURS, kernel, plan), Entrant(DEPENDENT, kernel, with_dependent_launch(plan))]
+    plans = ((OURS, planned(shape.problem)), (DEPENDENT, planned(shape.problem, pdl=True)))
+    return [Entrant(name, kernel_of(plan), plan) for name, plan in plans]
 
 
 def schedule_of(shape: Shape) -> measure.Schedule:
@@ -211,7 +210,8 @@ def read_chains(path: Path) -> list[dict[str, Any]]:
 def chain_done(m: int, lines: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the chain of ``m`` tokens was measured with the plans that the planner picks now."""
     newest = {line["m"]: line["plans"] for line in lines}
-    return m in newest and newest[m] == [values_of(plan) for plan in decode_chain.plans_for(m)]
+    picked = {name: decode_chain.plans_for(m, pdl=pdl) for name, pdl in ((OURS, False), (DEPENDENT, True))}
+    return newest.get(m) == {name: [values_of(plan) for plan in plans] for name, plans in picked.items()}
 
 
 def run(bench: Bench, given: argparse.Namespace) -> None:

@@ -131,9 +131,11 @@ def measured_block(branch: Branch) -> str:
                 f"{min(others[1:], default=others[0]) / us:.3f}",
             ]
         )
-    (run,) = sweep.runs.values()
+    first, last = min(run.date for run in sweep.runs.values())[:10], max(run.date for run in sweep.runs.values())[:10]
+    machines = " and ".join(dict.fromkeys(f"{run.gpu}, driver {run.driver}" for run in sweep.runs.values()))
     head = ["M x N x K", "best of the branch", "us", "TB/s", "TFLOPS", "to cuBLAS", "to the best other kernel here"]
-    return f"{run.gpu}, driver {run.driver}, {run.date[:10]}.\n\n{table(head, rows, left=2)}"
+    days = first if first == last else f"{first} to {last}"
+    return f"{machines}, {days}.\n\n{table(head, rows, left=2)}"
 
 
 def counted_block(branch: Branch) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sweep_plans import LEAST_BYTES, planned, values_of, with_dependent_launch
+from sweep_plans import LEAST_BYTES, planned, values_of
 from tensor_bench import CUBLAS, LT_BEST, Bench
 
 from tilewright import measure, verify
@@ -90,16 +90,16 @@ def checked(bench: Bench, rival: Rival, chains: Sequence[Chain]) -> verify.Repor
     return max(reports, key=lambda report: (not report.ok, report.max_error_over_bound))
 
 
-def plans_for(m: int) -> list[Plan]:
+def plans_for(m: int, *, pdl: bool = False) -> list[Plan]:
     """The planner's pick for each layer of ``m`` tokens."""
     written = (LAYERS[0][1], *(n for n, _ in LAYERS))  # the lines that a layer's A lies in are as long as C before it
     return [
-        planned(Problem(m, n, k, BF16, None, "row", "column", lda=lda))
+        planned(Problem(m, n, k, BF16, None, "row", "column", lda=lda), pdl=pdl)
         for (n, k), lda in zip(LAYERS, written[:-1], strict=True)
     ]
 
 
-def rivals_of(bench: Bench, chains: Sequence[Chain], plans: Sequence[Plan]) -> Iterable[Rival]:
+def rivals_of(bench: Bench, chains: Sequence[Chain], plans: Mapping[str, Sequence[Plan]]) -> Iterable[Rival]:
     """cuBLAS, the best of cublasLt, and ours without and with dependent launch."""
     layers = [[chain[place] for chain in chains] for place in range(len(LAYERS))]
     vendors: dict[str, list[Rival]] = {CUBLAS: [], LT_BEST: []}
@@ -107,7 +107,7 @@ def rivals_of(bench: Bench, chains: Sequence[Chain], plans: Sequence[Plan]) -> I
         for rival, _ in bench.vendors(sets):
             vendors[rival.name].append(rival)
     yield from (together(name, found) for name, found in vendors.items() if len(found) == len(LAYERS))
-    for name, chosen in ((OURS, plans), (DEPENDENT, [with_dependent_launch(plan) for plan in plans])):
+    for name, chosen in plans.items():
         ours = [
             kernel_rival(bench.backend, kernel_of(p), p, sets, name) for p, sets in zip(chosen, layers, strict=True)
         ]
@@ -119,7 +119,7 @@ def measure_chain(bench: Bench, m: int, schedule: measure.Schedule = SCHEDULE) -
     bytes_moved = sum(2 * n * k for n, k in LAYERS)
     rotation = measure.rotation(bytes_moved, bench.l2_bytes, least_bytes=LEAST_BYTES)
     chains = chain_sets(bench, m, rotation.sets)
-    plans = plans_for(m)
+    plans = {OURS: plans_for(m), DEPENDENT: plans_for(m, pdl=True)}
     rivals = list(rivals_of(bench, chains, plans))
     errors = {}
     for rival in rivals:
@@ -133,7 +133,7 @@ def measure_chain(bench: Bench, m: int, schedule: measure.Schedule = SCHEDULE) -
 
 def line_of(
     m: int,
-    plans: Sequence[Plan],
+    plans: Mapping[str, Sequence[Plan]],
     measurement: measure.Measurement,
     errors: Mapping[str, float],
     source: Mapping[str, Any],
@@ -145,7 +145,7 @@ def line_of(
         "schema": CHAIN_SCHEMA,
         "m": m,
         "layers": [list(layer) for layer in LAYERS],
-        "plans": [values_of(plan) for plan in plans],
+        "plans": {name: [values_of(plan) for plan in chosen] for name, chosen in plans.items()},
         "samples_us": {name: [us / len(LAYERS) for us in timing.samples_us] for name, timing in timed.items()},
         "ratios": {name: ratio.to_dict() for name in timed if (ratio := measurement.ratio(name)) is not None},
         "noise": None if noise is None else noise.to_dict(),

@@ -212,7 +212,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("results/sweep_h200.jsonl"), help="(default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=280.0, help="begin no shape after that (default: %(default)s)")
     parser.add_argument(
-        "--part", choices=("all", "development", "held-out"), default="all", help="(default: %(default)s)"
+        "--part", choices=("all", "development", "held-out", "fresh"), default="all", help="(default: %(default)s)"
     )
     parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="strata or shapes such as 1x4096x4096")
     parser.add_argument("--per-family", type=int, default=Selection.per_family, help="(default: %(default)s)")

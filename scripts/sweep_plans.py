@@ -148,9 +148,9 @@ def read_plan(values: Mapping[str, Any]) -> Plan:
     return Plan.from_dict(values)
 
 
-def planned(problem: Problem) -> Plan:
-    """The plan of the planner's pick, nothing tuned."""
-    pick = plan(problem=problem, gpu=GPU).pick.plan
+def planned(problem: Problem, *, pdl: bool = False) -> Plan:
+    """The plan of the planner's pick, nothing tuned; with ``pdl`` of one that may be a dependent launch."""
+    pick = plan(problem=problem, gpu=GPU, pdl=pdl).pick.plan
     assert pick is not None
     return pick
 

@@ -2,7 +2,8 @@
 
 The planner may be developed on a third of the shapes; on the other two thirds it is judged. Shapes of one weight
 matrix, a *family* (N, K), fall on one side together, as what is learnt of one says much of the others. Which side, a
-hash of the pair decides: nobody chooses.
+hash of the pair decides: nobody chooses. Shapes of new families, the *fresh* ones, were added after the held-out ones
+had been opened, and before any of them was measured: they judge what was learnt from those.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tilewright.errors import UsageError
 from tilewright.problem import Problem
 
 FILE = Path(__file__).resolve().parent.parent / "benchmarks" / "sweep_shapes.json"
-Part = Literal["development", "held-out"]
+Part = Literal["development", "held-out", "fresh"]
 Family = tuple[int, int]
 SEED = 5  # of the order in which the held-out shapes are measured
 
@@ -68,7 +69,7 @@ def shapes() -> tuple[Shape, ...]:
     listed = json.loads(FILE.read_text("utf-8"))
     every = [
         Shape(m, n, k, stratum, part == "suite")
-        for part in ("suite", "more")
+        for part in ("suite", "more", "fresh")
         for stratum, some in listed[part].items()
         for m, n, k in some
     ]
@@ -100,17 +101,25 @@ def development_families(every: Iterable[Shape]) -> frozenset[Family]:
 
 
 @cache
+def _fresh() -> frozenset[tuple[int, int, int]]:
+    listed = json.loads(FILE.read_text("utf-8"))["fresh"]
+    return frozenset((m, n, k) for some in listed.values() for m, n, k in some)
+
+
+@cache
 def _development() -> frozenset[Family]:
-    return development_families(shapes())
+    return development_families(shape for shape in shapes() if shape.sizes not in _fresh())
 
 
 def part_of(shape: Shape) -> Part:
     """The side that a shape of the sweep falls on."""
+    if shape.sizes in _fresh():
+        return "fresh"
     return "development" if shape.family in _development() else "held-out"
 
 
 def select(part: Part | Literal["all"] = "all", only: Iterable[str] = ()) -> list[Shape]:
-    """The shapes of a part in the order of measuring: those to develop on as listed, then the others at random.
+    """The shapes of a part in the order of measuring: to develop on as listed, held out at random, fresh as listed.
 
     ``only`` names strata or shapes (``4096x4096x4096``). Raises ``UsageError`` for one that is neither.
     """
@@ -121,4 +130,5 @@ def select(part: Part | Literal["all"] = "all", only: Iterable[str] = ()) -> lis
     held = [shape for shape in chosen if part_of(shape) == "held-out"]
     random.Random(SEED).shuffle(held)
     ordered = [shape for shape in chosen if part_of(shape) == "development"] + held
+    ordered += [shape for shape in chosen if part_of(shape) == "fresh"]
     return [s for s in ordered if part in ("all", part_of(s)) and (not wanted or wanted & {str(s), s.stratum})]

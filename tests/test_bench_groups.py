@@ -118,7 +118,7 @@ def test_both_launches_are_measured_once_and_again_when_the_pick_changes(
     assert figures is not None
     assert figures.ratio(dependent=True) == pytest.approx(1.25)
     assert figures.ratio(dependent=False) == pytest.approx(1000 / 1050)
-    assert made.plans[DEPENDENT] == made.plans[OURS].with_(dependent_launch=True)
+    assert made.plans[DEPENDENT] == planned(SHAPES["64x4096x7168"].problem, pdl=True)
     said = capsys.readouterr().out
     assert "| decode, M = 8..64 (12) | 1.250, least 1.250 |" in said
     assert "| 64x4096x7168 | 1000.00 | 1.250 | 0.952 | 1.010 |" in said
@@ -126,15 +126,15 @@ def test_both_launches_are_measured_once_and_again_when_the_pick_changes(
     bench_groups.main(given, made)
     assert out.read_text() == before, "nothing is left"
     other = planned(SHAPES["64x7168x2048"].problem)
-    monkeypatch.setattr(bench_groups, "planned", lambda problem: other.with_(stages=2))
+    monkeypatch.setattr(bench_groups, "planned", lambda problem, pdl=False: other.with_(stages=2))
     bench_groups.main(given, made)
     assert len(results.load(out)) == 8
 
 
 def test_a_pick_that_is_refused_is_recorded_with_the_reason(bench: Any, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "g.jsonl"
-    plan = planned(SHAPES["64x4096x7168"].problem)
-    made = bench(lambda plan: 900.0, wrong=[with_dependent_launch(plan)])
+    plan = planned(SHAPES["64x4096x7168"].problem, pdl=True)
+    made = bench(lambda plan: 900.0, wrong=[plan])
     bench_groups.main(["--out", str(out), "--only", "64x4096x7168"], made)
     (refused,) = results.select(results.load(out), name=DEPENDENT)
     assert refused.error == "1 of 64 elements wrong, first row 1, column 2: got 3, want 4 within 0.1"
@@ -186,7 +186,7 @@ def chain(bench: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_layers_read_what_the_one_before_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(decode_chain, "planned", asked.append)
+    monkeypatch.setattr(decode_chain, "planned", lambda problem, pdl: asked.append(problem))
     decode_chain.plans_for(8)
     lines = [4096, 6144, 4096, 28672]
     assert [(p.m, p.n, p.k, p.lda) for p in asked] == [(8, *nk, lda) for nk, lda in zip(LAYERS, lines, strict=True)]

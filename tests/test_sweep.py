@@ -37,7 +37,7 @@ COMPILED = sweep.compiled
 def test_at_least_a_hundred_shapes_with_the_suite_among_them() -> None:
     assert len(SHAPES) >= 100
     assert {sizes for some in sweep_shapes.groups().values() for sizes in some} <= {s.sizes for s in SHAPES.values()}
-    assert {s.m for s in SHAPES.values() if s.stratum == "decode"} == {1, 2, 4, 8, 16, 32, 64}
+    assert {s.m for s in SHAPES.values() if s.stratum == "decode"} >= {1, 2, 4, 8, 16, 32, 64}
 
 
 def test_the_split_is_of_families_and_balanced() -> None:
@@ -45,9 +45,10 @@ def test_the_split_is_of_families_and_balanced() -> None:
     for shape in SHAPES.values():
         parts.setdefault(shape.family, set()).add(part_of(shape))
     assert all(len(sides) == 1 for sides in parts.values()), "what is learnt of a weight matrix stays on one side"
-    whole = Counter(shape.stratum for shape in SHAPES.values())
-    ours = Counter(s.stratum for s in SHAPES.values() if part_of(s) == "development")
-    assert sum(ours.values()) / len(SHAPES) == pytest.approx(1 / 3, abs=0.03)
+    split = [shape for shape in SHAPES.values() if part_of(shape) != "fresh"]
+    whole = Counter(shape.stratum for shape in split)
+    ours = Counter(s.stratum for s in split if part_of(s) == "development")
+    assert sum(ours.values()) / len(split) == pytest.approx(1 / 3, abs=0.03)
     for stratum, count in whole.items():
         assert 0.2 <= ours[stratum] / count <= 0.4, stratum
 
@@ -63,7 +64,7 @@ def test_the_rule_on_a_hand_made_list() -> None:
 def test_order_and_choice() -> None:
     order = select()
     sides = [part_of(shape) for shape in order]
-    assert sides == sorted(sides), "development, then held out"
+    assert sides == sorted(sides, key=["development", "held-out", "fresh"].index)
     assert order == select()
     assert select("held-out") == [shape for shape in order if part_of(shape) == "held-out"]
     assert [str(s) for s in select(only=["1x4096x4096"])] == ["1x4096x4096"]
@@ -237,7 +238,7 @@ def test_a_mistake_of_the_program_is_said(tmp_path: Path, capsys: pytest.Capture
 def test_a_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep.main(["--dry-run", "--only", "deepk", "--out", str(tmp_path / "none.jsonl")]) == 0
     said = capsys.readouterr().out
-    assert "10 shapes" in said
+    assert f"{len(select(only=['deepk']))} shapes" in said
     assert "s of GPU" in said
 
 

@@ -97,11 +97,13 @@ class Candidate:
     def label(self) -> str:
         """A short name, such as ``128x256x64 s4 2x1 cooperative``: no two of a planning that rank have the same.
 
-        It says how warps are laid over a tile that they share, or else how many warpgroups multiply where not 2 do.
+        It says how warps are laid over a tile that they share, or else how many warpgroups multiply where not 2 do, and
+        of a dependent launch that it is one.
         """
         bm, bn, bk = self.tile
+        launch = ["PDL"] if self.plan is not None and self.plan.dependent else []
         if isinstance(self.plan, BranchPlan) and self.plan.traits:
-            return " ".join([f"{bm}x{bn}x{bk}", self.schedule, *self.plan.traits])
+            return " ".join([f"{bm}x{bn}x{bk}", self.schedule, *self.plan.traits, *launch])
         words = [f"{bm}x{bn}x{bk}", f"s{self.stages}", f"{self.cluster[0]}x{self.cluster[1]}", self.schedule]
         if isinstance(self.plan, SimtPlan | TensorPlan) and self.plan.warps_m:
             words.append(f"w{self.plan.warps_m}x{self.plan.warps_n}")
@@ -109,7 +111,7 @@ class Candidate:
             words.append(f"{self.consumers}wg")
         words += [word for word, on in {"half-tail": self.tail == "half", "alt-k": self.k_alternates}.items() if on]
         words += [f"split{self.split}"] if self.split > 1 else []
-        return " ".join([*words, *(["swap-AB"] if self.swap_ab else [])])
+        return " ".join([*words, *(["swap-AB"] if self.swap_ab else []), *launch])
 
     def _repr_html_(self) -> str:
         from tilewright.report.plan_html import candidate_html  # not for who plans without a notebook

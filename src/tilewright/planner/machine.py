@@ -47,7 +47,7 @@ class Machine:
         return hits
 
     def l2_seconds(
-        self, own_bytes: Floats, shared_bytes: Floats, active: Ints, same: float = 1.0, multicast: float = 1.0
+        self, own_bytes: Floats, shared_bytes: Floats, active: Ints, same: float | Floats = 1.0, multicast: float = 1.0
     ) -> Floats:
         """In what time each of ``active`` SMs receives from L2 what it loads alone and what its cluster shares.
 

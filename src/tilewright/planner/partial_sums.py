@@ -18,8 +18,9 @@ ARRIVE_US = 1.1
 """From a part's last store to what its last arriver can rely on: a fence, a counter in L2, and its answer; sweep,
 development third."""
 
-EXCHANGE_US = 0.5
-"""From a block's last store into its cluster's shared memory to what the others can rely on: an assumption."""
+EXCHANGE_US = 3.5
+"""Of a cluster whose blocks add up in each other's shared memory, what is not bytes: the blocks end together, their
+accumulators change places, and wait for those of the others; sweep, development third."""
 
 
 def splitk_items(tiles: Ints, splits: Ints) -> Ints:

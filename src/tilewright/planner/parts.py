@@ -208,7 +208,7 @@ class Parts(Family):
             hides_first=True,
             flows=covered < 0,
             round_us=np.where(how.parts > 0, self.round_us, 0.0),
-            same=self.same,
+            same=np.where(along_k > 1, SAME_LINES, self.same),
             apart=whole.apart,
             again_bytes=again,
             useful_elements=problem.m * problem.n / (tiles * elements),

@@ -10,7 +10,7 @@ from tilewright.dtypes import FP32
 from tilewright.plan_tensor import LAST, SWIZZLE_ROW, TensorPlan
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of, lines_read
-from tilewright.planner.supply import FILL, askew
+from tilewright.planner.supply import ASKEW_SHARED, FILL, askew
 from tilewright.planner.terms import Work
 from tilewright.problem import Problem
 
@@ -64,9 +64,9 @@ def persistent_work(
     # Of lines beyond A's and B's edge nothing is read.
     a_read = a_bytes * (problem.m / (order.tiles_m * order.rows))
     b_read = b_bytes * (problem.n / (order.tiles_n * order.cols))
-    a_cost, b_cost = askew(problem)
-    a_given, b_given = a_cost * a_read, b_cost * b_read
-    own = np.where(cluster_n == 1, a_given, 0) + np.where(cluster_m == 1, b_given, 0)
+    (a_cost, b_cost), (a_shared, b_shared) = askew(problem), askew(problem, ASKEW_SHARED)
+    own = np.where(cluster_n == 1, a_cost * a_read, 0) + np.where(cluster_m == 1, b_cost * b_read, 0)
+    shared = np.where(cluster_n == 1, 0, a_shared * a_read) + np.where(cluster_m == 1, 0, b_shared * b_read)
     beyond = FILL * ((a_bytes - a_read) / cluster_n + (b_bytes - b_read) / cluster_m)
     different = np.where(cluster_m > 1, problem.m, 0) + np.where(cluster_n > 1, problem.n, 0)
     apart = different / (problem.m + problem.n)
@@ -95,7 +95,7 @@ def persistent_work(
         chain=k_blocks / np.maximum(t["stages"] - 1, 1),
         apart=apart,
         own_bytes=k_blocks * (own + beyond),
-        shared_bytes=k_blocks * (a_given + b_given - own),
+        shared_bytes=k_blocks * shared,
         l2_bytes=k_blocks * (a_read / cluster_n + b_read / cluster_m),
         half_share=(bm / 2 + bn) / (bm + bn),
         epilogue_clk=EPILOGUE_CLK + np.where(slabs, by_slabs, c_bytes / STORE_BYTES_PER_CLK),

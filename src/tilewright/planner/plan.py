@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import get_args
 
@@ -11,7 +12,7 @@ from tilewright.errors import UnavailableError, UsageError
 from tilewright.gpu import GpuSpec, get_gpu, known_gpus, query_gpu
 from tilewright.planner.calibration import Calibration, shipped
 from tilewright.planner.candidate import Candidate
-from tilewright.planner.family import families
+from tilewright.planner.family import Offer, families
 from tilewright.planner.lazy import chained
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Clock, Planning
@@ -48,7 +49,7 @@ def plan(
     elements and are tight when left out. ``problem`` takes the place of all that describes one. ``gpu`` is a key or a
     name; None is that of ``calibration``, else the GPU that is present where it is known, else an H200 (the answer's
     ``assumed_gpu`` says so).
-    ``pdl``: kernels that can are planned, and their times predicted, as dependent launches (programmatic dependent
+    ``pdl``: kernels that can are planned, and their times predicted, as dependent launches too (programmatic dependent
     launch): they start under the kernel before, which must not write B.
     ``sms`` limits the kernel to so many SMs. ``clock`` ranks by the clock that the power limit leaves
     (``"sustained"``), or by that of a cool card (``"burst"``). Times are in microseconds.
@@ -127,6 +128,8 @@ def _planned(
             reason = family.refusal(problem)
             if reason is None:
                 offers.append(family.offer(problem, machine))
+                if pdl and _dependent(offers[-1], clock):  # which is not always the faster launch
+                    offers.append(family.offer(problem, replace(machine, dependent_launch=False)))
             else:
                 refused.append(family.refused(problem, machine, reason))
     common = {
@@ -153,6 +156,12 @@ def _planned(
         ranked=ranked(offers, rows, clock),
         rejected=rejected,
     )
+
+
+def _dependent(offer: Offer, clock: Clock) -> bool:
+    """Whether its plans are for dependent launches."""
+    plan = offer.candidate(0, clock).plan if len(offer.useful) else None
+    return plan is not None and plan.dependent
 
 
 def machine_of(

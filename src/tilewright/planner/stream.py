@@ -20,7 +20,7 @@ from tilewright.planner.candidate import INSIDE
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints
-from tilewright.planner.supply import APART, DRAW_BYTES_PER_S, MULTICAST, together, under_ring
+from tilewright.planner.supply import APART, CROWDED, DRAW_BYTES_PER_S, MULTICAST, ROUNDED, together, under_ring
 from tilewright.planner.terms import Times
 from tilewright.problem import Problem
 from tilewright.roofline import peak_tflops, roof_of
@@ -66,7 +66,7 @@ class Stream:
     hides_first: bool
     flows: Bools
     round_us: float | Floats
-    same: float
+    same: float | Floats
     apart: Floats
     again_bytes: Floats
     useful_elements: Floats
@@ -111,7 +111,8 @@ class StreamEstimate:
         tiles = np.stack([np.minimum(s.places, s.tiles), s.last])
         self._weight = np.stack([s.rounds - 1.0, s.last_part])
         many = s.flows & (s.tiles > s.places)
-        self._weight = np.where(many, np.stack([s.tiles / s.places, np.zeros(len(s.tiles))]), self._weight)
+        flowing = s.tiles / s.places + ROUNDED * (s.rounds - s.tiles / s.places)
+        self._weight = np.where(many, np.stack([flowing, np.zeros(len(s.tiles))]), self._weight)
         blocks = tiles * s.split
         active = np.minimum(blocks, s.reached)
         self._resident = -(-blocks // active)  # of the SM that has most
@@ -124,13 +125,22 @@ class StreamEstimate:
             self._resident * s.weight_bytes / DRAW_BYTES_PER_S,
             np.broadcast_to(s.chain * s.turnaround_us * 1e-6, tiles.shape),
         ]
-        self._hbm_s = together(hbm)
+        self._hbm_s = together(hbm) * self._crowd(blocks)
         executed = s.flop * s.worth * s.split * s.pj_per_flop
         through_l2 = (s.own_bytes + s.shared_bytes) * s.worth * s.split + problem.bytes_c
         self._energy = Energy(
             (executed + through_l2 * c.energy_pj_per_l2_byte) * 1e-12,
             np.full(len(s.tiles), problem.bytes_moved * c.energy_pj_per_hbm_byte * 1e-12),
         )
+
+    def _crowd(self, blocks: Ints) -> Floats:
+        """By how much a round takes longer whose blocks could be on fewer SMs than there are, in a dependent launch."""
+        s = self._s
+        per_sm = s.places * s.split / np.maximum(s.reached, 1)
+        filled = blocks / (s.places * s.split)
+        uneven = s.dependent & (per_sm > 1) & (filled > 0.5)
+        crowd: Floats = np.where(uneven, 1 + CROWDED * (1 / filled - 1), 1.0)
+        return crowd
 
     def sustained(self) -> Times:
         """At the clock that the power limit leaves each."""

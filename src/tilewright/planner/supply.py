@@ -19,6 +19,14 @@ DRAIN_US = 0.6
 """After its last load: what is under way is multiplied, stored, and the last block ends."""
 DRAW_BYTES_PER_S = 85e9
 """What one SM draws from HBM: 64 SMs with a tile each do not reach the bandwidth, 128 that share K do."""
+CROWDED = 0.5
+"""Of what the SM with most blocks has more than the others, what the others wait for. In a dependent launch blocks
+start wherever the kernel before leaves room: several an SM then fill some SMs and leave others few."""
+DRIFT = 0.15
+"""Of weights that two tiles beside each other read, what is read twice in a dependent launch: its blocks start one by
+one and not in step."""
+ROUNDED = 0.15
+"""Of a grid whose blocks start as others end, what of its last round is as if it were whole."""
 EXPONENT = 4
 """Of the norm by which work that goes on at once delays each other where it comes near."""
 # From here on: of the sweep, development third (docs/notebook/2026-11-30-sweep.md).
@@ -31,21 +39,32 @@ SAME_LINES = 1.4
 """How much faster than lines of its own an SM is given those that others ask for at the same time."""
 MULTICAST = 0.92
 """What reaches each block of a cluster in a main loop, of what the probe of multicast loads does."""
-LINE_BYTES = 128
+LINE_BYTES, SECTOR_BYTES = 128, 32
 FILL = 4.6
 """What a byte of a box beyond the edge of a matrix costs, of which nothing is read, in bytes that are."""
 HALF_TILE = 0.525
 """Of a tile's multiplications, the time of those of half: its blocks of rows are one behind the other."""
-ASKEW = 1.5
+ASKEW = 1.7
 """What a row of a box costs that does not begin with a line of L2, in rows that do: 128 bytes then lie in two lines."""
+ASKEW_SHARED = 1.15
+"""The same of a multicast load, whose two lines are read once for all blocks that receive them."""
+IN_LINE = 0.25
+"""Of what rows cost more that begin within a sector, that of rows that begin with one, but not with a line."""
 APART = 0.12
 """By how much a cluster is slowed whose blocks load different lines: each waits for the other's too."""
 
 
 def askew(problem: Problem, cost: float = ASKEW) -> tuple[float, float]:
-    """What a byte of A and of B costs: ``cost``, or 1 where the rows begin with a line of L2."""
-    a, b = (cost if leading * problem.dtype.itemsize % LINE_BYTES else 1.0 for leading in (problem.lda, problem.ldb))
-    return a, b
+    """What a byte of A and of B costs: ``cost`` where rows begin within a sector, 1 where they begin with a line of L2.
+
+    In between, where they begin with a sector, ``IN_LINE`` of what is more.
+    """
+
+    def of(leading: int) -> float:
+        apart = leading * problem.dtype.itemsize
+        return 1.0 if apart % LINE_BYTES == 0 else cost if apart % SECTOR_BYTES else 1 + IN_LINE * (cost - 1)
+
+    return of(problem.lda), of(problem.ldb)
 
 
 def together(parts: Sequence[Floats]) -> Floats:

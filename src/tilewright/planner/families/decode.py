@@ -33,7 +33,7 @@ SPREAD = (0.90, 1.15)
 SLOTS = 128  # lanes that an SM issues for in a clock
 # Times the instructions that are counted: addresses, waits and what an SM issues at a fraction of that rate; sweep,
 # development third.
-GEMV_ISSUED, MMA_ISSUED = 2.4, 10.0
+GEMV_ISSUED, TOKEN_ISSUED, MMA_ISSUED = 1.0, 4.2, 10.0
 # Registers beside those that ``DecodePlan`` knows of, a token: its pointer, and its elements made fp32. With them the
 # blocks an SM are as many as scripts/check_kernels.py found to have room without spilling.
 TOKEN_REGISTERS = 6
@@ -75,6 +75,7 @@ class Decode(Family):
     drain_us: float
     round_us: float  # of a round of blocks after the first, where one has an SM: a block begins, and ends
     same = 1.0
+    tail_us = 0.0  # of a block whose K ends within a step: loads that are not all in flight at once
 
     @abstractmethod
     def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
@@ -150,6 +151,7 @@ class Decode(Family):
         chunks = weights / 16
         read = weights + np.minimum(bm, problem.m) * line * t["wr"]
         ones = np.ones(len(bm))
+        tail = np.where(problem.k % bk, self.tail_us, 0.0) * -(-tiles // (machine.sms * t["blocks"]))
         stream = Stream(
             tiles=tiles,
             split=np.ones_like(tiles),
@@ -168,7 +170,7 @@ class Decode(Family):
             launch_us=ones * c.launch_us,
             ramp_us=self.ramp_us * c.residual(self.name, "ramp"),
             first_clk=ones * c.tma_latency_hbm_clk,
-            end_us=ones * (self.drain_us * c.residual(self.name, "drain")),
+            end_us=ones * (self.drain_us * c.residual(self.name, "drain")) + tail,
             end_clk=bm * bn * wk * 4 / gpu.shared_bytes_per_clock + 0.0,
             dependent=dependent,
             hides_first=False,  # blocks find room on an SM as those of the kernel before leave it
@@ -224,10 +226,11 @@ class Gemv(Decode):
 
     name = "decode_gemv"
     kind = GemvPlan
-    turnaround_us = 0.7
-    ramp_us = 0.5
+    turnaround_us = 0.35
+    ramp_us = 0.3
     drain_us = 0.55
-    round_us = 0.8
+    round_us = 0.0
+    tail_us = 1.2
     same = 1.8  # blocks ask for the same tokens
 
     def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
@@ -241,7 +244,7 @@ class Gemv(Decode):
     def issued(self, t: dict[str, Ints], aligned: bool) -> Floats:
         """A load and 8 conversions of weights, 8 FMAs a token; a token's load and conversions serve all rows."""
         load = 1 if aligned else 8
-        found: Floats = GEMV_ISSUED * (load + 8 + t["bm"] * (8 + (load + 8) / t["rows"]))
+        found: Floats = GEMV_ISSUED * (load + 8) + TOKEN_ISSUED * t["bm"] * (8 + (load + 8) / t["rows"])
         return found
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:

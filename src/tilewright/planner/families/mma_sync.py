@@ -30,7 +30,8 @@ STAGES = 3  # of its default plan: one multiplied, two on their way
 STEP_CLK = 150  # a barrier of the block and the wait for cp.async, each K-step
 MMA_MACS = 16 * 8 * 16  # of an instruction of a warp
 MMA_CLK = 12  # from one of them to the next of the same warp, its operands' loads between; sweep, development third
-LANES = 32  # copies that an SM's threads issue a clock: of 16 bytes, or of one element where rows are not aligned
+LANES = 32  # copies of 16 bytes that an SM's threads issue a clock
+ELEMENT_LANES = 2.2  # the same of one element each, through registers, where rows are not aligned; sweep
 SPREAD = (0.85, 1.40)
 
 Kind = tuple[int, int, int, int]
@@ -120,7 +121,7 @@ class MmaSync(Family):
         tiles = -(-problem.m // t["bm"]) * -(-problem.n // t["bn"])
         resident = np.minimum(t["shared_by"], -(-tiles // machine.sms))
         alone = macs / MMA_MACS / (t["threads"] / 32) * MMA_CLK / resident  # a warp waits for its own instructions
-        copies = (t["bm"] + t["bn"]) * SWIZZLE_ROW / (LANES * (8 if problem.aligned else 1))
+        copies = (t["bm"] + t["bn"]) * SWIZZLE_ROW / (LANES * 8 if problem.aligned else ELEMENT_LANES)
         work = one_tile_work(
             problem,
             machine,

@@ -26,7 +26,7 @@ from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import FILL, RAMP_US, askew
+from tilewright.planner.supply import DRIFT, FILL, RAMP_US, SAME_LINES, askew
 from tilewright.problem import Layout, Problem
 
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
@@ -40,6 +40,7 @@ SAME = 1.8  # times what L2 gives an SM of lines of its own: tiles beside each o
 PROLOGUE_CLK = 400  # barriers, tensor maps
 ASKEW = 2.2  # as of ``supply``: lines that lie askew are not faster for being asked for together
 STORE_BYTES_PER_CLK = 8  # of C, by warps, while nothing is multiplied
+ELEMENT_BYTES_PER_CLK = 1.0  # the same where its rows are not aligned, element by element; sweep
 DRAIN_US = 0.25  # beside, until the grid has ended
 STEP_CLK = 190  # of a stage: a wait, the wgmmas of its slices, and its release
 SWAP_CLK = 1380  # the exchange of a cluster: two ways through distributed shared memory, and barriers
@@ -191,11 +192,15 @@ class SwapAb(Family):
         tensor = slices * 4 * groups * _wgmma_clk(tuple(bm.tolist()), c)
         reads = slices * 4 * groups * (64 + bm) * 16 * itemsize / port
         fills = (weights + tokens) / port
-        partial = bm * bn * 4.0 * (split - 1) / split
+        # Fragments of 8 tokens by 16 weights: some blocks may add up one more than others.
+        fragments = bm * bn // 128
+        partial = -(-fragments // split) * 128 * 4.0 * (split - 1)
         exchange = np.where(split > 1, SWAP_CLK + 2 * partial / EXCHANGE_BYTES_PER_CLK, 0.0)
         ones = np.ones(len(bm))
         first = PROLOGUE_CLK + c.tma_latency_hbm_clk
-        stores = bm * bn * problem.out_dtype.itemsize / STORE_BYTES_PER_CLK
+        lines = problem.ldc * problem.out_dtype.itemsize % 16 == 0
+        rate = STORE_BYTES_PER_CLK if lines else ELEMENT_BYTES_PER_CLK
+        stores = bm * bn * problem.out_dtype.itemsize / rate
         a_cost, b_cost = askew(problem, ASKEW)
         stream = Stream(
             tiles=tiles,
@@ -221,9 +226,9 @@ class SwapAb(Family):
             hides_first=True,
             flows=split < 0,
             round_us=0.0,
-            same=SAME,
+            same=np.where(split > 1, SAME_LINES, SAME),
             apart=0.0 * ones,
-            again_bytes=0.0 * ones,
+            again_bytes=np.where(dependent & (down > 1), DRIFT * problem.n * problem.k * itemsize, 0.0),
             useful_elements=problem.m * problem.n / (tiles * bm * bn),
             flop=2.0 * bm * bn * depth,
             pj_per_flop=c.energy_pj_per_flop,
