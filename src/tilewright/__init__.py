@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tilewright.epilogue.functions import sigmoid as sigmoid
     from tilewright.epilogue.functions import silu as silu
     from tilewright.epilogue.functions import sqrt as sqrt
+    from tilewright.epilogue.functions import swiglu as swiglu
     from tilewright.epilogue.functions import tanh as tanh
     from tilewright.epilogue.functions import where as where
     from tilewright.errors import CompileError as CompileError
@@ -59,7 +60,8 @@ _HOMES = {
     "dtypes": ("BF16", "FP16", "FP32", "DType"),
     "epilogue.functions": (
         "abs", "clamp", "col_absmax", "col_sum", "erf", "exp", "gelu", "log", "maximum", "minimum", "relu",
-        "relu_squared", "row_absmax", "row_sum", "sigmoid", "silu", "sqrt", "tanh", "where",
+        "relu_squared", "row_absmax", "row_sum", "sigmoid", "silu", "sqrt", "swiglu", "tanh",
+        "where",
     ),
     "errors": (
         "CompileError", "EmulatorFault", "LaunchError", "TilewrightError", "UnavailableError", "UsageError",

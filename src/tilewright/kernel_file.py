@@ -11,6 +11,7 @@ from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.epilogue.code import PLAIN, EpilogueCode
+from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
 from tilewright.problem import Problem
 from tilewright.source import KernelSource, Target, flatten
@@ -80,8 +81,15 @@ class KernelFile(ABC):
     ) -> KernelSource:
         """The flat text of this kernel with ``plan`` in front, for the GPU (``arch``) or the host.
 
-        Raises ``UsageError`` for an epilogue where the kernel applies none.
+        Raises ``UsageError`` for an epilogue where the kernel applies none, and for one of two accumulators where the
+        plan has one, or the other way round.
         """
+        if plan.paired != epilogue.paired:
+            accumulators = {True: "two accumulators", False: "one accumulator"}
+            raise UsageError(
+                f"the plan has {accumulators[plan.paired]} and the epilogue takes {accumulators[epilogue.paired]}: "
+                "both must be of a pair or neither"
+            )
         header = plan.header() + epilogue.header() if plan.has_epilogue else plan.header()
         replaced = None if epilogue == PLAIN else epilogue.text
         return KernelSource(self.path.stem, flatten(self.path, target, header, replaced), target, arch)

@@ -136,6 +136,16 @@ class Plan(ABC):
         return False
 
     @property
+    def takes_pair(self) -> bool:
+        """Whether the kernel has plans of a pair of Bs, and so an argument for the second, of one B too."""
+        return False
+
+    @property
+    def paired(self) -> bool:
+        """Whether it is a plan of two Bs, of whose accumulators the epilogue makes one C."""
+        return False
+
+    @property
     def has_epilogue(self) -> bool:
         """Whether the kernel applies an epilogue, whose argument is then its last."""
         return False
@@ -157,9 +167,14 @@ class Plan(ABC):
         """
         return self.bm, self.bn, COUNTED_DEPTH
 
+    @property
+    def columns(self) -> int:
+        """Columns of C that a tile has: of a pair each B fills half of B's tile."""
+        return self.bn // 2 if self.paired else self.bn
+
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Tiles of C down and across."""
-        return -(-problem.m // self.bm), -(-problem.n // self.bn)
+        return -(-problem.m // self.bm), -(-problem.n // self.columns)
 
     def grid(self, problem: Problem, batch: int = 1) -> Dim3:
         """One block a tile of C, row of tiles after row of tiles, in one dimension, for each product of a batch.
@@ -181,7 +196,7 @@ class Plan(ABC):
     def interior_block(self, problem: Problem) -> int:
         """A block about the middle of C: a whole tile wherever there is one, away from the edges where it can be."""
         down, across = self.tiles(problem)
-        whole_down, whole_across = max(problem.m // self.bm, 1), max(problem.n // self.bn, 1)
+        whole_down, whole_across = max(problem.m // self.bm, 1), max(problem.n // self.columns, 1)
         return min(down // 2, whole_down - 1) * across + min(across // 2, whole_across - 1)
 
     def edge_blocks(self, problem: Problem) -> list[int]:

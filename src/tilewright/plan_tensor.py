@@ -60,7 +60,8 @@ class TensorPlan(Plan):
     The epilogue of rung 11 sends C through ``epilogue_slabs`` slabs a consumer, of 64 rows by ``epilogue_columns``
     columns; ``store_evict_first`` is its L2 hint. ``dependent_launch`` lets the next kernel start early. ``aligned``
     is about C alone where TMA loads A and B. ``threads`` follows from the rest. ``out_dtype`` is the element type of C,
-    None that of the operands; rung 11 stores fp32 past its slabs.
+    None that of the operands; rung 11 stores fp32 past its slabs. A ``paired`` plan of rung 11 has two Bs, each in half
+    of B's tile, and ``bn // 2`` columns of C.
 
     Raises ``UsageError`` for a combination that no kernel has, with the numbers that are against it.
     """
@@ -86,6 +87,7 @@ class TensorPlan(Plan):
     dependent_launch: bool = False
     out_dtype: DType | None = None
     batched: bool = False
+    paired: bool = False
 
     def __post_init__(self) -> None:
         for mistake in mistyped(self):
@@ -115,11 +117,12 @@ class TensorPlan(Plan):
         return self.with_(out_dtype=out, **(LEAST_SLABS if self.rung == LAST and out == FP32 != self.c_dtype else {}))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values; ``out_dtype`` only where it is not that of the operands, ``batched`` where it is."""
+        """JSON-ready values; ``out_dtype`` if it is not that of the operands, ``batched`` and ``paired`` if set."""
         values = super().to_dict()
         del values["out_dtype"]
-        if not self.batched:
-            del values["batched"]
+        for name in ("batched", "paired"):
+            if not values[name]:
+                del values[name]
         return values if self.out_dtype is None else {**values, "out_dtype": self.out_dtype.name}
 
     @property
@@ -141,6 +144,11 @@ class TensorPlan(Plan):
     def takes_batch(self) -> bool:
         """They compute batches, too."""
         return self.has_epilogue
+
+    @property
+    def takes_pair(self) -> bool:
+        """The last computes pairs, too."""
+        return self.rung == LAST
 
     @property
     def has_epilogue(self) -> bool:
@@ -185,7 +193,7 @@ class TensorPlan(Plan):
     def operand_lines(self) -> tuple[int, int]:
         """Lines of a tile of A and of B that are loaded at once: a half tile's where there are such."""
         halves = 2 if self.half_tail else 1
-        return operand_lines(self.bm // halves, self.bn, self.bk, self.a_layout, self.b_layout)
+        return operand_lines(self.bm // halves, self.columns, self.bk, self.a_layout, self.b_layout)
 
     @property
     def tensor_boxes(self) -> tuple[TensorBox, ...]:
@@ -207,7 +215,7 @@ class TensorPlan(Plan):
     @property
     def counted(self) -> Dim3:
         """The tiles of one cluster."""
-        return self.cluster_m * self.bm, self.cluster_n * self.bn, COUNTED_DEPTH
+        return self.cluster_m * self.bm, self.cluster_n * self.columns, COUNTED_DEPTH
 
     def cluster_tiles(self, problem: Problem) -> tuple[int, int]:
         """Cluster tiles of C down and across: ``cluster_m x cluster_n`` tiles each, those beyond C's edge included."""
@@ -264,6 +272,7 @@ class TensorPlan(Plan):
             "EPILOGUE_SLABS": self.epilogue_slabs,
             "DEPENDENT_LAUNCH": self.dependent_launch,
             "BATCHED": self.batched,
+            "PAIRED": self.paired,
         }
 
 
@@ -288,6 +297,8 @@ def _complaints(plan: TensorPlan) -> Iterator[str]:
         yield f"out_dtype is {plan.out_dtype}; rungs {' and '.join(map(str, LIBRARY))} write another than they read"
     if plan.batched and plan.rung not in LIBRARY:
         yield f"batched is True; rungs {' and '.join(map(str, LIBRARY))} compute batches"
+    if plan.paired and plan.rung != LAST:
+        yield f"paired is True; rung {LAST} computes pairs"
     if plan.batched and plan.half_tail:
         yield "half_tail is True; of a batch no tile is cut in two"
     if plan.bk != SWIZZLE_ROW:
@@ -330,8 +341,9 @@ def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
         yield f"bn is {bn}; one wgmma has at most 256 columns"
     if plan.a_layout == "column" and bm % SWIZZLE_ROW:
         yield f"bm is {bm}; column-major A lies in slabs of {SWIZZLE_ROW} rows, of which it must be a multiple"
-    if plan.b_layout == "row" and bn % SWIZZLE_ROW:
-        yield f"bn is {bn}; row-major B lies in slabs of {SWIZZLE_ROW} columns, of which it must be a multiple"
+    if plan.b_layout == "row" and (bn % SWIZZLE_ROW or plan.columns % SWIZZLE_ROW):
+        of = ", half of it" if plan.paired else ""
+        yield f"bn is {bn}; row-major B lies in slabs of {SWIZZLE_ROW} columns, of which it must be a multiple{of}"
 
 
 def _about_copies(plan: TensorPlan) -> Iterator[str]:
@@ -376,7 +388,8 @@ def _about_the_epilogue(plan: TensorPlan) -> Iterator[str]:
     columns = plan.epilogue_columns
     if plan.out_dtype == FP32 and columns > 32:
         yield f"epilogue_columns is {columns}; of fp32 a line of 128 bytes has 32"
-    if columns not in (16, 32, 64) or plan.bn % columns:
-        yield f"epilogue_columns is {columns}; 16, 32 and 64 are possible where they divide bn, which is {plan.bn}"
+    if columns not in (16, 32, 64) or plan.columns % columns:
+        of = f"half of bn, which is {plan.columns}" if plan.paired else f"bn, which is {plan.bn}"
+        yield f"epilogue_columns is {columns}; 16, 32 and 64 are possible where they divide {of}"
     if plan.epilogue_slabs < 1:
         yield f"epilogue_slabs is {plan.epilogue_slabs}; a consumer needs at least 1"

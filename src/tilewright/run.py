@@ -22,6 +22,7 @@ from tilewright.source import KernelSource, Target
 from tilewright.workspace import make, parts_of
 
 DEFAULT_ARCH = "sm_90a"
+NO_SECOND = b"\0"  # tw::SecondMap<false>
 MOST_OVERLAP_WORK = 10**6  # candidates that numpy looks at: a tenth of a second
 
 
@@ -29,13 +30,21 @@ MOST_OVERLAP_WORK = 10**6  # candidates that numpy looks at: a tenth of a second
 class Operands:
     """A ``(m, k)``, B ``(k, n)`` and C ``(m, n)`` in one backend's memory; C is row-major, A and B are either.
 
-    Of a ``batch`` they are the first matrices.
+    Of a ``batch`` they are the first matrices. ``second`` is the other B of a pair: of the same shape, dtype and
+    layout, and of a batch with the same strides.
     """
 
     a: Matrix
     b: Matrix
     c: Matrix
     batch: Batch | None = field(default=None, kw_only=True)
+    second: Matrix | None = field(default=None, kw_only=True)
+
+    @property
+    def of_each_b(self) -> tuple[Operands, ...]:
+        """These, of a pair those with either B."""
+        first = replace(self, second=None)
+        return (first,) if self.second is None else (first, replace(first, b=self.second))
 
     @property
     def aligned(self) -> bool:
@@ -64,6 +73,14 @@ class Operands:
         a, b, c = self.a, self.b, self.c
         if a.dtype != b.dtype:
             raise UsageError(f"dtypes do not fit: A {a.dtype}, B {b.dtype}; both must be the same")
+        second = self.second
+        if second is not None and (second.rows, second.cols, second.dtype, second.layout) != (
+            b.rows, b.cols, b.dtype, b.layout
+        ):  # fmt: skip
+            raise UsageError(
+                f"the Bs of the pair do not fit: {b.dtype} {b.rows}x{b.cols} {b.layout}-major and {second.dtype} "
+                f"{second.rows}x{second.cols} {second.layout}-major; both must be the same"
+            )
         if a.cols != b.rows or c.rows != a.rows or c.cols != b.cols:
             raise UsageError(
                 f"shapes do not fit: A {a.rows}x{a.cols}, B {b.rows}x{b.cols}, C {c.rows}x{c.cols}; "
@@ -159,15 +176,21 @@ def prepare(
     if plan.batched != (operands.batch is not None):
         of = "a batch" if plan.batched else "one product"
         raise UsageError(f"plan is of {of} and the operands are not: ``batched`` says which")
-    require_tma(plan, operands)
-    if plan.aligned and not fits(plan, operands):
-        raise UsageError("the plan is for rows on 16-byte boundaries and an operand's rows are not: use aligned=False")
-    for name in "ab":
-        if _meet(operands, name):
+    if plan.paired != (operands.second is not None):
+        of = "a pair of Bs" if plan.paired else "one B"
+        raise UsageError(f"plan is of {of} and the operands are not: ``paired`` says which")
+    for each in operands.of_each_b:
+        require_tma(plan, each)
+        if plan.aligned and not fits(plan, each):
             raise UsageError(
-                f"C shares memory with {name.upper()}, which blocks still read while others write C: it needs memory "
-                "of its own"
+                "the plan is for rows on 16-byte boundaries and an operand's rows are not: use aligned=False"
             )
+        for name in "ab":
+            if _meet(each, name):
+                raise UsageError(
+                    f"C shares memory with {name.upper()}, which blocks still read while others write C: it needs "
+                    "memory of its own"
+                )
     source = source_for(backend, kernel, plan, epilogue)
     parts = workspace_arguments(backend, plan, problem, workspace)
     if epilogue is not None:
@@ -261,11 +284,14 @@ def arguments(plan: Plan, operands: Operands) -> list[Any]:
     sizes = [np.int32(x) for x in (c.rows, c.cols, a.cols)]
     read = "c" if "a" in maps else "abc"
     pointers = ((_pointer(operands, name), np.int64(getattr(operands, name).ld)) for name in read)
-    values = [*maps.values(), *sizes, *(value for pair in pointers for value in pair)]
-    return [
-        *values,
-        *([] if not plan.takes_batch else [Batch.NONE if operands.batch is None else operands.batch.argument]),
-    ]
+    values: list[Any] = [*maps.values(), *sizes, *(value for pair in pointers for value in pair)]
+    if plan.takes_batch:
+        values.append(Batch.NONE if operands.batch is None else operands.batch.argument)
+    if plan.takes_pair:
+        values.append(
+            NO_SECOND if operands.second is None else arguments(plan, operands.of_each_b[1])[list(maps).index("b")]
+        )
+    return values
 
 
 def _map(operands: Operands, each: TensorBox, matrix: Matrix) -> TensorMap:

@@ -82,6 +82,11 @@ def of_call(
                 f"{name} is given for tensors that need a gradient, or inside of torch.compile; only a, b, c, alpha, "
                 "beta, bias, epilogue, out_dtype and backend can be (torch.no_grad() takes all)"
             )
+    if isinstance(b, tuple | list):
+        raise UsageError(
+            "b is a pair for tensors that need a gradient, or inside of torch.compile; one b can be (torch.no_grad() "
+            "takes a pair)"
+        )
     if (epilogue is not None and epilogue not in _NAMES) or args:
         raise UsageError(
             f"epilogue is {getattr(epilogue, '__name__', epilogue)!r}, which has no gradient here; "

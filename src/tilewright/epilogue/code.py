@@ -81,19 +81,20 @@ class EpilogueCode:
     """The text of an epilogue, its arguments, and the arrays it writes beside C, in the order of ``Args``.
 
     ``aligned`` says that every line of every array starts on a 16-byte boundary. It is another kernel: wide accesses
-    behind a test are as slow as narrow ones.
+    behind a test are as slow as narrow ones. ``paired``: ``apply`` takes the accumulators of two Bs.
     """
 
     text: str
     args: tuple[ArgSpec, ...] = ()
     outputs: tuple[ArgSpec, ...] = ()
     aligned: bool = False
+    paired: bool = False
 
     @cached_property
     def digest(self) -> str:
         """What tells it from others: 16 hex digits of the SHA-256 of all of it."""
         members = [(each.name, each.kind, each.dtype.name) for each in self.members]
-        values = (self.text, members, len(self.outputs), self.aligned)
+        values = (self.text, members, len(self.outputs), self.aligned, *([True] if self.paired else []))
         return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
 
     @property
@@ -103,7 +104,9 @@ class EpilogueCode:
 
     def header(self) -> str:
         """What the headers before the text read, as C++."""
-        return f"namespace epilogue {{ constexpr bool ALIGNED = {str(self.aligned).lower()}; }}\n"
+        values = {"ALIGNED": self.aligned, "PAIRED": self.paired}
+        constants = " ".join(f"constexpr bool {name} = {str(value).lower()};" for name, value in values.items())
+        return f"namespace epilogue {{ {constants} }}\n"
 
     def pack(self, values: Mapping[str, Value]) -> bytes:
         """``Args`` in memory. Raises ``UsageError`` where the values are not those of its members."""

@@ -22,7 +22,7 @@ import numpy as np
 from tilewright.dtypes import FP32, DType
 from tilewright.epilogue.captured import key_of
 from tilewright.epilogue.code import PLAIN, ArgSpec, EpilogueCode
-from tilewright.epilogue.graph import ACC, CONSTANT, INPUT, Graph, GraphBuilder, Node
+from tilewright.epilogue.graph import ACC, CONSTANT, INPUT, SECOND, Graph, GraphBuilder, Node
 from tilewright.epilogue.operations import OPERATIONS
 from tilewright.epilogue.placement import Along
 from tilewright.epilogue.symbol import Symbol, apply
@@ -57,14 +57,16 @@ class Composed:
     code: EpilogueCode
     graph: Graph
 
-    def evaluate(self, acc: Any, values: Mapping[str, Any]) -> tuple[np.ndarray[Any, Any], ...]:
+    def evaluate(self, acc: Any, values: Mapping[str, Any], second: Any = None) -> tuple[np.ndarray[Any, Any], ...]:
         """C and the other outputs in NumPy's fp32, not yet rounded to what they are stored as.
 
+        ``second`` are the accumulators of a pair's second B.
         ``values`` has arrays and numbers by the names of ``code.args``; they are broadcast against ``acc``
         ``(..., m, n)`` as NumPy does, so that a value a row is ``(m, 1)``.
         """
         acc = np.asarray(acc, np.float32)
-        return tuple(np.broadcast_to(y, acc.shape) for y in self.graph.evaluate({**values, ACC: acc}))
+        inputs = {**values, ACC: acc} if second is None else {**values, ACC: acc, SECOND: second}
+        return tuple(np.broadcast_to(y, acc.shape) for y in self.graph.evaluate(inputs))
 
 
 def name_of(argument: Any) -> str:
@@ -84,13 +86,20 @@ def compose(
     fn: Callable[..., Any] | None = None,
     args: Mapping[str, Described] | None = None,
     out_dtypes: Sequence[DType],
+    pair: bool = False,
 ) -> Composed:
     """The epilogue of a call. ``out_dtypes`` has the dtype of C; then those of the other outputs, C's where it ends.
 
     ``fn(acc, **args)`` is traced, but for a function that was with such arguments and has captured the same
-    (``captured.key_of``). Raises ``UsageError`` for a ``beta`` without ``c``, ``args`` without ``fn``, and what
+    (``captured.key_of``). Of a ``pair`` it is ``fn(first, second, **args)``, and all there is. Raises ``UsageError``
+    for a ``beta`` without ``c``, ``args`` without ``fn``, anything but ``fn`` and ``args`` for a pair, and what
     ``trace.call`` refuses.
     """
+    if pair and (fn is None or alpha != 1 or beta != 0 or bias is not None):
+        raise UsageError(
+            "b is a pair, of whose two products an epilogue makes one result: a function such as tilewright.swiglu or "
+            "lambda gate, up: ... is needed, and alpha, beta and bias are not possible beside it"
+        )
     if beta != 0 and c is None:
         raise UsageError(f"beta is {beta} and c is None; beta = 0, or an array c that it multiplies, are possible")
     if args and fn is None:
@@ -98,10 +107,10 @@ def compose(
     factors = (alpha == 1, 1 if beta == 1 else None if beta else 0)
     named = tuple(sorted((args or {}).items(), key=lambda item: str(item[0])))
     captured = key_of(fn)
-    key = (factors, c if beta else None, bias, captured, named, tuple(out_dtypes))
+    key = (factors, c if beta else None, bias, captured, named, tuple(out_dtypes), pair)
     found = _known.get(key) if captured is not None else None
     if found is None:
-        found = _composed(*factors, c, bias, fn, dict(named), out_dtypes)
+        found = _composed(*factors, c, bias, fn, dict(named), out_dtypes, pair)
         if captured is not None:
             with _guard:
                 while len(_known) >= _MOST_KNOWN:
@@ -123,6 +132,7 @@ def _composed(
     fn: Callable[..., Any] | None,
     args: Mapping[str, Described],
     out_dtypes: Sequence[DType],
+    pair: bool,
 ) -> Composed:
     """``compose`` anew. ``beta`` is 0, 1 or, for any other number, None."""
     builder = GraphBuilder()
@@ -141,9 +151,10 @@ def _composed(
         value = apply("add", value, symbol("bias", bias))
     places = [value.place]
     if fn is not None:
-        places = call(fn, builder, value, {name: symbol(name_of(name), seen) for name, seen in args.items()})
+        accumulators = [value, Symbol(builder, builder.put(INPUT, value=SECOND))] if pair else [value]
+        places = call(fn, builder, accumulators, {name: symbol(name_of(name), seen) for name, seen in args.items()})
     graph = builder.graph(places)
-    return Composed(_code(graph, given, _completed(out_dtypes, len(places))), graph)
+    return Composed(_code(graph, given, _completed(out_dtypes, len(places)), pair), graph)
 
 
 def _completed(dtypes: Sequence[DType], count: int) -> tuple[DType, ...]:
@@ -154,20 +165,27 @@ def _completed(dtypes: Sequence[DType], count: int) -> tuple[DType, ...]:
     return (*dtypes, *[dtypes[0]] * (count - len(dtypes)))
 
 
-def _code(graph: Graph, given: Mapping[str, Described], out_dtypes: Sequence[DType]) -> EpilogueCode:
+def _code(graph: Graph, given: Mapping[str, Described], out_dtypes: Sequence[DType], pair: bool) -> EpilogueCode:
     """The text, and what a launch has to hand in for it."""
-    if graph.plain:
+    if graph.plain and not pair:
         return PLAIN
-    inputs = {name: given[name] for name in graph.inputs if name != ACC}
+    inputs = {name: given[name] for name in graph.inputs if name not in (ACC, SECOND)}
     reads = [ArgSpec(name, "array" if seen.along else "scalar", seen.dtype or FP32) for name, seen in inputs.items()]
     writes = [ArgSpec(f"out{number}", "array", dtype) for number, dtype in enumerate(out_dtypes) if number]
     arrays = sum(spec.kind == "array" for spec in (*reads, *writes))
     if arrays > MAX_ARRAYS:
         raise UsageError(f"the epilogue reads and writes {arrays} arrays beside C; at most {MAX_ARRAYS} are possible")
-    return EpilogueCode(_text(graph, inputs, reads, writes), tuple(reads), tuple(writes))
+    return EpilogueCode(_text(graph, inputs, reads, writes, pair), tuple(reads), tuple(writes), paired=pair)
 
 
-def _text(graph: Graph, inputs: Mapping[str, Described], members: Sequence[ArgSpec], written: Sequence[ArgSpec]) -> str:
+def _text(
+    graph: Graph,
+    inputs: Mapping[str, Described],
+    members: Sequence[ArgSpec],
+    written: Sequence[ArgSpec],
+    pair: bool,
+) -> str:
+    second = f"const float (&{SECOND})[N], " if pair else ""
     outputs = [spec.name for spec in written]
     reads = {name: _ALONG[seen.along] for name, seen in inputs.items() if seen.along}
     lines = [
@@ -177,7 +195,7 @@ def _text(graph: Graph, inputs: Mapping[str, Described], members: Sequence[ArgSp
         *(f"  {_type(spec)} {spec.name};" for spec in (*members, *written)),
         "};",
         "template <int N>",
-        "__device__ __forceinline__ void apply(float (&acc)[N], const Args& args, const tw::Place& at) {",
+        f"__device__ __forceinline__ void apply(float (&acc)[N], {second}const Args& args, const tw::Place& at) {{",
         *(f"  float {name}[N];" for name in (*reads, *outputs)),
         *(f"  tw::epilogue_read<tw::Along::{along}>({name}, args.{name}, at);" for name, along in reads.items()),
         "#pragma unroll",
@@ -201,7 +219,7 @@ def _expression(node: Node, arrays: Mapping[str, str]) -> str:
     if node.operation == CONSTANT:
         return _literal(node.number)
     if node.operation == INPUT:
-        return f"{node.value}[i]" if node.value == ACC or node.value in arrays else f"args.{node.value}.value"
+        return f"{node.value}[i]" if node.value in (ACC, SECOND) or node.value in arrays else f"args.{node.value}.value"
     return OPERATIONS[node.operation].cuda.format(*(f"v{operand}" for operand in node.operands))
 
 

@@ -16,7 +16,7 @@ from tilewright.errors import UsageError
 # What is public here; the marks of reductions are refused by name.
 NAMES = (
     "abs", "clamp", "erf", "exp", "gelu", "log", "maximum", "minimum", "relu", "relu_squared", "sigmoid", "silu",
-    "sqrt", "tanh", "where",
+    "sqrt", "swiglu", "tanh", "where",
 )  # fmt: skip
 MARKS = ("col_absmax", "col_sum", "row_absmax", "row_sum")
 
@@ -56,6 +56,11 @@ def sigmoid(x: Any) -> Any:
 def silu(x: Any) -> Any:
     """Sigmoid linear unit (swish): ``x sigmoid(x)``. At minus infinity the product is NaN."""
     return apply("mul", x, sigmoid(x))
+
+
+def swiglu(gate: Any, up: Any) -> Any:
+    """``silu(gate) * up`` (Shazeer, 2020): the epilogue of a pair ``b=(gate, up)``."""
+    return apply("mul", silu(gate), up)
 
 
 def tanh(x: Any) -> Any:

@@ -18,7 +18,7 @@ from tilewright.epilogue.operations import OPERATIONS, Kind
 
 Array = np.ndarray[Any, Any]
 INPUT, CONSTANT = "input", "constant"
-ACC = "acc"
+ACC, SECOND = "acc", "second"  # the accumulators; of a pair of Bs those of the first and of the second
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ depends on the values of the accumulator has no answer yet, and is refused by na
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.epilogue.graph import ACC, INPUT, Graph, GraphBuilder
@@ -15,8 +15,10 @@ from tilewright.epilogue.symbol import Symbol, described, is_number, place_of
 from tilewright.errors import UsageError
 
 
-def call(fn: Callable[..., Any], builder: GraphBuilder, acc: Symbol, arguments: Mapping[str, Symbol]) -> list[int]:
-    """The places of what ``fn(acc, **arguments)`` returns, the first first.
+def call(
+    fn: Callable[..., Any], builder: GraphBuilder, accumulators: Sequence[Symbol], arguments: Mapping[str, Symbol]
+) -> list[int]:
+    """The places of what ``fn(*accumulators, **arguments)`` returns, the first first.
 
     Raises ``UsageError`` when it does not take these arguments, does what cannot be traced or returns something else
     than a value or a tuple of values. Its own errors pass.
@@ -26,15 +28,16 @@ def call(fn: Callable[..., Any], builder: GraphBuilder, acc: Symbol, arguments: 
             f"epilogue is {described(fn)}; a function of the accumulator and the named arguments is possible"
         )
     try:
-        inspect.signature(fn).bind(acc, **arguments)
+        inspect.signature(fn).bind(*accumulators, **arguments)
     except TypeError as error:
         given = ", ".join(arguments) or "none"
+        first = "the accumulator" if len(accumulators) == 1 else f"{len(accumulators)} accumulators"
         raise UsageError(
-            f"epilogue does not take what it is called with, the accumulator and args ({given}): {error}"
+            f"epilogue does not take what it is called with, {first} and args ({given}): {error}"
         ) from None
     except ValueError:  # a function of C, which does not say
         pass
-    returned = fn(acc, **arguments)
+    returned = fn(*accumulators, **arguments)
     values = returned if isinstance(returned, tuple) else (returned,)
     if not values:
         raise UsageError("epilogue returns an empty tuple; its first value becomes C, so that there must be one")
@@ -54,4 +57,4 @@ def trace(fn: Callable[..., Any], arguments: Iterable[str] = ()) -> Graph:
     """
     builder = GraphBuilder()
     symbols = {name: Symbol(builder, builder.put(INPUT, value=name)) for name in (ACC, *sorted(arguments))}
-    return builder.graph(call(fn, builder, symbols.pop(ACC), symbols))
+    return builder.graph(call(fn, builder, [symbols.pop(ACC)], symbols))

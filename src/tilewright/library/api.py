@@ -13,6 +13,7 @@ from tilewright.library.arrays import Array, view
 from tilewright.library.calls import explained, made_ready, run, tight, tuned
 from tilewright.library.explain import Explanation
 from tilewright.library.fused import after_of
+from tilewright.library.pair import pair_of
 from tilewright.library.ready import Ready
 from tilewright.library.request import Options, Request, request_of
 from tilewright.plan_base import Plan
@@ -49,8 +50,10 @@ def matmul(
     All that follows the product is done in fp32 by the same kernel, and rounded once. ``c`` is broadcast to the result
     and not read where ``beta`` is 0; ``out`` may be ``c``. ``bias`` has a value a column ``(n,)`` or a row ``(m, 1)``.
     ``epilogue`` is a function of the fp32 values and of ``args``, arrays and numbers by its parameters' names. A tuple
-    that it returns is as many results, and ``out`` and ``out_dtype`` may then be tuples too. Where ``alpha`` is 0, NaN
-    and infinities of the product still show.
+    that it returns is as many results, and ``out`` and ``out_dtype`` may then be tuples too. Of a pair
+    ``b=(gate, up)``, two arrays of one shape, it is a function of both products' values, and makes of them one result:
+    ``epilogue=tilewright.swiglu`` is ``silu(a @ gate) * (a @ up)``, in one kernel that reads ``a`` once. Where
+    ``alpha`` is 0, NaN and infinities of the product still show.
 
     The kernel is queued on ``stream`` (a CUDA stream or its handle; None: the current one of the arrays' library) and
     not waited for; with NumPy's arrays everything is copied there and back, and is done on return. ``plan`` forces a
@@ -85,7 +88,7 @@ def matmul(
                 return result
     if torch is not None and torch.is_grad_enabled() and _learns(a, b, c, bias, args):
         return _operation(a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, sms, backend)
-    after = after_of(c, alpha, beta, bias, epilogue, args)
+    after = after_of(c, alpha, beta, bias, epilogue, args, b)
     request = request_of(a, b, out, out_dtype, options, after)
     result, ready = run(request, out, stream)
     if found is not None:
@@ -95,7 +98,13 @@ def matmul(
 
 def _learns(a: Any, b: Any, c: Any, bias: Any, args: Any) -> bool:
     """Whether a gradient is asked for."""
-    held = (a, b, c, bias, *(args.values() if isinstance(args, Mapping) else ()))
+    held = (
+        a,
+        *(b if isinstance(b, tuple | list) else (b,)),
+        c,
+        bias,
+        *(args.values() if isinstance(args, Mapping) else ()),
+    )
     return any(getattr(each, "requires_grad", False) is True for each in held)
 
 
@@ -151,7 +160,7 @@ class Matmul:
     ) -> None:
         options = Options(plan, sms, deterministic, batch_invariant, backend)
         self._given: dict[str, Any] = {
-            "c": c, "alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "args": args
+            "c": c, "alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "args": args, "b": b
         }  # fmt: skip
         after = after_of(**self._given)
         self._request: Request | None = request_of(a, b, out, out_dtype, options, after)
@@ -234,6 +243,9 @@ class Matmul:
             if len(given) != len(likes):
                 raise UsageError(f"out has {len(given)} arrays; this Matmul has {len(likes)} results")
             outs = tuple(_alike(view(x, "out"), y, "out") for x, y in zip(given, likes, strict=True))
+        if pair_of(self._b if b is None else b) is not None:
+            changed = {"b": self._b if b is None else b, **changed}
+            b = None if b is None else b[0]
         if changed:
             for name in changed:
                 if name not in self._given or name == "epilogue":

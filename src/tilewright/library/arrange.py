@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import DType
 from tilewright.epilogue.code import PLAIN
 from tilewright.epilogue.compose import Described
+from tilewright.errors import UsageError
 from tilewright.library.arrays import Array
 from tilewright.library.choose import Question, operand_lines
 from tilewright.library.fused import Fused, described, fused
 from tilewright.library.prepared import MORE, stand_in
 from tilewright.library.request import Request
-from tilewright.library.shapes import as_matrices, product
+from tilewright.library.shapes import Product, as_matrices, product
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,21 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
             axes[f"out{number}"] = as_matrices((each.shape, each.strides), len(a.shape), len(b.shape))
             starts[f"out{number}"] = each.pointer % 16
     p = product((a.shape, a.strides), (b.shape, b.strides), (out.shape, out.strides), list(axes.values()))
-    offsets = (a.pointer % 16, b.pointer % 16, out.pointer % 16)
+    offsets: tuple[int, ...] = (a.pointer % 16, b.pointer % 16, out.pointer % 16)
     options = request.options
     question = Question(p, a.dtype, out.dtype, offsets, options.sms, options.batch_invariant)
     if not (p.m and p.n) or 0 in p.batch:
         return Arranged(question, None)
-    if operand_lines(question)["c"].layout == "column":
+    second = None if after is None else after.second
+    if second is not None:
+        question = _of_pair(
+            question,
+            second,
+            product(
+                (a.shape, a.strides), (second.shape, second.strides), (out.shape, out.strides), list(axes.values())
+            ),
+        )
+    elif operand_lines(question)["c"].layout == "column":
         p, offsets = p.transposed, (offsets[1], offsets[0], offsets[2])
         question = replace(question, product=p, offsets=offsets)
     if after is None:
@@ -64,7 +74,17 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     composed = after.composed(described(dtypes, views), [each.dtype for each in outs])
     if composed.code == PLAIN:
         return Arranged(question, None)
-    return Arranged(replace(question, epilogue=composed.code.digest), fused(composed, views, starts, MORE, stand_in))
+    first = MORE + (second is not None)
+    return Arranged(replace(question, epilogue=composed.code.digest), fused(composed, views, starts, first, stand_in))
+
+
+def _of_pair(question: Question, second: Array, other: Product) -> Question:
+    """With the second B of a pair, of which ``other`` is the product. Raises ``UsageError`` where none can be."""
+    if operand_lines(question)["c"].layout == "column":
+        raise UsageError("out is column-major and b is a pair, whose kernel writes rows: a row-major out is possible")
+    if replace(other, b=question.product.b) != question.product:
+        raise UsageError("b[0] and b[1] lie so that their batches are merged in two ways: give both the same strides")
+    return replace(question, second=other.b, offsets=(*question.offsets, 0, second.pointer % 16))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.library import staging
 from tilewright.library.arrange import Results, arranged, results_of
@@ -30,7 +31,7 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     if request.a.device == HOST and at.backend.name == "cuda":
         return _run_staged(request, at, out, results)
     on = 0 if at.backend.name != "cuda" else stream_of(stream, request.arrays)
-    made = [] if request.outs else [empty(request.a, request.shape, dtype) for dtype in results.dtypes]
+    made = [] if request.outs else [_made(request, dtype) for dtype in results.dtypes]
     outs = request.outs or tuple(view(each, "out") for each in made)
     ready = ready_for(at, request.a, request.b, outs, request, results.digest)
     ready(request.a.pointer, request.b.pointer, outs[0].pointer, on, members(ready, request.after, outs))
@@ -40,6 +41,21 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
         for each in made:
             used_on(each, request.a, on)
     return made[0] if len(made) == 1 else tuple(made), ready
+
+
+def _made(request: Request, dtype: DType) -> Any:
+    """A new result; of a pair a view of one with longer rows, where its own are no whole 16 bytes."""
+    *front, n = request.shape or (1,)
+    line = _line(request, n, dtype)
+    return empty(request.a, request.shape, dtype) if line == n else empty(request.a, (*front, line), dtype)[..., :n]
+
+
+def _line(request: Request, n: int, dtype: DType) -> int:
+    """Elements from one row of ``n`` in a new result to the next."""
+    if request.after is None or request.after.second is None:
+        return n
+    chunk = 16 // dtype.itemsize
+    return -(-n // chunk) * chunk
 
 
 def members(ready: Ready, after: After | None, outs: Sequence[Array]) -> tuple[int, ...]:
@@ -63,12 +79,15 @@ def made_ready(request: Request) -> Ready:
 
 def tight(request: Request, results: Results) -> tuple[Array, ...]:
     """The results that a request without ``out`` gets, before they have memory."""
-    strides, step = [], 1
-    for length in reversed(request.shape):
-        strides.append(step)
-        step *= max(length, 1)
-    made = tuple(reversed(strides))
-    return tuple(Array(0, request.shape, made, each, request.a.device, request.a.kind, None) for each in results.dtypes)
+    found = []
+    for dtype in results.dtypes:
+        strides, step = [], 1
+        for length in reversed(request.shape):
+            strides.append(step)
+            step *= max(length if strides[1:] else _line(request, length, dtype), 1)
+        made = tuple(reversed(strides))
+        found.append(Array(0, request.shape, made, dtype, request.a.device, request.a.kind, None))
+    return tuple(found)
 
 
 def explained(request: Request) -> Explanation:
@@ -129,7 +148,8 @@ def _copied(request: Request, at: Place) -> Request:
 def _with_arrays(request: Request, there: Callable[[Array], Array]) -> Request:
     after = request.after
     if after is not None:
-        after = replace(after, arrays=tuple((name, there(each)) for name, each in after.arrays))
+        second = None if after.second is None else there(after.second)
+        after = replace(after, arrays=tuple((name, there(each)) for name, each in after.arrays), second=second)
     return replace(request, a=there(request.a), b=there(request.b), outs=(), after=after)
 
 

@@ -11,6 +11,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.library import pack
 from tilewright.library.layouts import Lines, lines_of, packed_layout
+from tilewright.library.pair import SECOND, choose_pair
 from tilewright.library.shapes import Product, View
 from tilewright.plan_base import Plan
 from tilewright.planner.candidate import Candidate
@@ -32,17 +33,25 @@ MOST, MOST_OF_A_BATCH = 16, 400  # of the planner's candidates that are looked a
 class Question:
     """Everything that decides a kernel: a product, its element types, where A, B and C start past a multiple of 16.
 
-    ``swapped`` products have had their operands exchanged with it.
+    ``swapped`` products have had their operands exchanged with it. ``second`` is the other B of a pair; ``offsets``
+    then has a place for the workspace, 0, and that of the second.
     """
 
     product: Product
     dtype: DType
     out_dtype: DType
-    offsets: tuple[int, int, int] = OFFSETS
+    offsets: tuple[int, ...] = OFFSETS
     sms: int | None = None
     batch_invariant: bool = False
     epilogue: str = PLAIN
     """What the database of tuned plans calls the epilogue."""
+    second: View | None = None
+
+    def view(self, name: str) -> View:
+        """That of ``a``, ``b``, ``c`` or ``second``."""
+        found: View | None = self.second if name == SECOND else getattr(self.product, name)
+        assert found is not None
+        return found
 
 
 @dataclass(frozen=True)
@@ -83,9 +92,11 @@ def choose(question: Question, given: Plan | None = None) -> Choice:
     given one, computes it.
     """
     machine, _ = machine_of(None, question.sms, None)
-    lines = operand_lines(question)
     if given is not None and question.batch_invariant:
         raise UsageError("plan is given and batch_invariant is True, which chooses the plan: give one of them")
+    if question.second is not None:
+        return choose_pair(question, given, machine)
+    lines = operand_lines(question)
     if given is not None:
         return _given(given, question, lines, machine)
     if question.batch_invariant:
@@ -108,9 +119,9 @@ def _invariant(question: Question, lines: Mapping[str, Lines], machine: Machine)
     It is planned for ``INVARIANT_ROWS`` rows, of kernels that add up K in one order wherever a tile lies; only what no
     kernel reads is packed. The runner-up is what would run otherwise.
     """
-    packs, after = _packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
+    packs, after = packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
     problem, p = problem_of(question, after), question.product
-    wide = _with_columns(problem, INVARIANT_ROWS) if p.swapped else _one(problem, INVARIANT_ROWS)
+    wide = _with_columns(problem, INVARIANT_ROWS) if p.swapped else with_rows(problem, INVARIANT_ROWS)
     for each in candidates(planned(problem=wide, sms=question.sms), MOST_OF_A_BATCH):
         plan = each.plan
         if plan is None or not plan.takes_batch or each.k_alternates or not _applies(question, plan):
@@ -118,7 +129,7 @@ def _invariant(question: Question, lines: Mapping[str, Lines], machine: Machine)
         of_batch = _of_batch(plan) if p.batch else plan
         if of_batch is not None:
             cost = sum(pack.us for pack in packs)
-            us = _us(priced(plan, priced_as(problem, p.batch), machine)) + cost
+            us = us_of(priced(plan, priced_as(problem, p.batch), machine)) + cost
             free = choose(replace(question, batch_invariant=False))
             return Choice(of_batch, "invariant", problem, after, packs, us, each.label, (free.label, free.us), None)
     raise UsageError(f"batch_invariant is True, and no kernel for it computes {problem}")
@@ -131,7 +142,7 @@ def operand_lines(question: Question) -> dict[str, Lines]:
     seen = {
         name: lines_of(view, size, offset, called)
         for name, called, view, size, offset in zip(
-            "abc", names_of(p.swapped), (p.a, p.b, p.c), sizes, question.offsets, strict=True
+            "abc", names_of(p.swapped), (p.a, p.b, p.c), sizes, question.offsets[:3], strict=True
         )
     }
     if seen["c"].layout is None:
@@ -167,7 +178,7 @@ def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -
     may = [name for name in "ab" if name not in must and not lines[name].aligned]
     for count in range(len(may) + 1):
         for more in combinations(may, count):
-            packs, after = _packed(question, lines, [*must, *more], machine)
+            packs, after = packed(question, lines, [*must, *more], machine)
             problem = problem_of(question, after)
             planning = planned(problem=priced_as(problem, question.product.batch), sms=question.sms)
             runs = _runs(question, planning)
@@ -189,12 +200,12 @@ def _runs(question: Question, planning: Planning) -> list[tuple[Plan, float, str
         plan = each.plan
         if plan is None or not _applies(question, plan):
             continue
-        us = _us(each)
+        us = us_of(each)
         if p.batch:
             of_batch = _of_batch(plan)
             if of_batch is None:
                 continue
-            down, own = plan.tiles(planning.problem)[0], plan.tiles(_one(planning.problem, p.m))[0]
+            down, own = plan.tiles(planning.problem)[0], plan.tiles(with_rows(planning.problem, p.m))[0]
             plan, us = of_batch, us * max(own * prod(p.batch) / max(down, 1), 1)
         found.append((plan, us, each.label))
     return sorted(found, key=lambda run: run[1]) if p.batch else found
@@ -211,10 +222,10 @@ def _of_batch(plan: Plan) -> Plan | None:
 def priced_as(problem: Problem, batch: Sequence[int]) -> Problem:
     """The one product that is planned for a batch of them: with the rows of all."""
     rows = min(problem.m * prod(batch), SIZE_LIMIT - 1)
-    return problem if not batch else _one(problem, rows)
+    return problem if not batch else with_rows(problem, rows)
 
 
-def _one(problem: Problem, rows: int) -> Problem:
+def with_rows(problem: Problem, rows: int) -> Problem:
     """The problem with so many rows, lines of A on and off 16-byte boundaries as before."""
     lda = problem.lda
     if problem.a_layout == "column":
@@ -241,19 +252,24 @@ def candidates(planning: Planning, most: int) -> list[Candidate]:
     return [each for each in planning.ranked[:most] if each.plan is not None]
 
 
-def _us(candidate: Candidate) -> float:
+def us_of(candidate: Candidate) -> float:
+    """The predicted microseconds of one that can be run."""
     assert candidate.predicted_us is not None
     return candidate.predicted_us.sustained
 
 
-def _packed(
-    question: Question, lines: Mapping[str, Lines], names: list[str], machine: Machine, wanted: Plan | None = None
+def packed(
+    question: Question,
+    lines: Mapping[str, Lines],
+    names: list[str],
+    machine: Machine,
+    wanted: Mapping[str, Layout] | None = None,
 ) -> tuple[tuple[Packing, ...], dict[str, Lines]]:
-    """What packing these operands takes, and the lines of all three after it."""
+    """What packing these operands takes, in the layouts that are ``wanted``, and the lines of all after it."""
     after, packs = dict(lines), []
     for name in names:
         array = strided(question, name, 0)
-        layout = packed_layout(getattr(question.product, name)) if wanted is None else getattr(wanted, f"{name}_layout")
+        layout = (wanted or {}).get(name) or packed_layout(question.view(name))
         copy = pack.tight(array, layout)
         after[name] = Lines(layout, copy.ld, True)
         us = pack.predicted_us(array, layout, machine)
@@ -264,7 +280,7 @@ def _packed(
 
 def strided(question: Question, name: str, pointer: int) -> pack.Strided:
     """A or B as packing takes it, its first element at ``pointer``."""
-    view: View = getattr(question.product, name)
+    view = question.view(name)
     sizes, steps = three(question.product.batch, 1), three(view.batch, 0)
     return pack.Strided(pointer, view.rows, view.cols, view.row, view.col, question.dtype, sizes, steps)
 
@@ -279,6 +295,8 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
     """A plan that the caller brings: operands are packed where it does not take them."""
     if not isinstance(plan, Plan):
         raise UsageError(f"plan is a {type(plan).__name__}; it must be a Plan, such as tilewright.plan(...).pick.plan")
+    if plan.paired:
+        raise UsageError("plan is of a pair and b is one array: paired=False is possible")
     if not _applies(question, plan):
         raise UsageError(f"plan is of {plan.of}, which applies no alpha, beta, bias or epilogue; another plan can")
     batch = question.product.batch
@@ -295,11 +313,11 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
     ]
     if "c" in needed and not lines["c"].aligned:
         raise UsageError(f"plan is of {plan.of} and writes C by 16-byte accesses; {lines['c'].why}")
-    packs, after = _packed(question, lines, names, machine, plan)
+    packs, after = packed(question, lines, names, machine, {"a": plan.a_layout, "b": plan.b_layout})
     problem = problem_of(question, after)
     candidate = priced(one, priced_as(problem, batch), machine)
     cost = sum(each.us for each in packs)
-    return Choice(plan, "given", problem, after, packs, _us(candidate) + cost, candidate.label, None, None)
+    return Choice(plan, "given", problem, after, packs, us_of(candidate) + cost, candidate.label, None, None)
 
 
 def needs(plan: Plan) -> set[str]:
@@ -309,7 +327,7 @@ def needs(plan: Plan) -> set[str]:
 
 def _tuned(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice | None:
     """The winner in the database of this GPU, where there is a GPU and a winner; what no kernel reads is packed."""
-    packs, after = _packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
+    packs, after = packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
     problem = problem_of(question, after)
     letters = "".join(name for name in "abc" if after[name].aligned) or "none"
     try:
@@ -319,5 +337,5 @@ def _tuned(question: Question, lines: Mapping[str, Lines], machine: Machine) -> 
     if plan is None or not needs(plan) <= set(letters) or not _applies(question, plan):
         return None
     candidate = priced(plan, problem, machine)
-    us = _us(candidate) + sum(each.us for each in packs)
+    us = us_of(candidate) + sum(each.us for each in packs)
     return Choice(plan, "tuned", problem, after, packs, us, candidate.label, None, None)

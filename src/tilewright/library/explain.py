@@ -9,12 +9,14 @@ from typing import Any
 from tilewright.library.arrays import place
 from tilewright.library.choose import Choice, needs
 from tilewright.library.fused import Fused
+from tilewright.library.pair import SECOND
 from tilewright.library.request import Request
 from tilewright.library.shapes import Product
 from tilewright.planner.reasons import reasons
 from tilewright.report.plan_words import REGIMES
 
 SCHEMA = "tilewright.explain/1"
+_CALLED = {SECOND: "b[1]"}
 _SOURCES = {
     "tuned": "it was measured to be fastest on this GPU (tilewright tune)",
     "planned": "the planner predicts the shortest time for it",
@@ -98,7 +100,8 @@ def explanation(
 ) -> Explanation:
     """That of a request whose kernel is chosen; ``where`` says what it runs on, ``after`` what it does beside."""
     a, b = request.a, request.b
-    call = f"a {a.shape} {a.dtype} @ b {b.shape} {b.dtype} = out {request.shape} {request.out_dtypes[0]}"
+    pair = " and b[1] alike" if request.after is not None and request.after.second is not None else ""
+    call = f"a {a.shape} {a.dtype} @ b {b.shape} {b.dtype}{pair} = out {request.shape} {request.out_dtypes[0]}"
     sizes = (product.m, product.n, product.k, product.batch, product.swapped)
     if choice is None:
         return Explanation(call, where, *sizes, None, None, None, None, (), (), (), None, (), None, 0)
@@ -107,7 +110,10 @@ def explanation(
     if choice.planning is not None:
         why.append(REGIMES[choice.planning.regime])
         found = tuple(each.sentence for each in reasons(choice.planning))
-    packs = tuple(Copied(f"{each.operand}, packed", each.why, each.bytes_moved) for each in choice.packs)
+    packs = tuple(
+        Copied(f"{_CALLED.get(each.operand, each.operand)}, packed", each.why, each.bytes_moved)
+        for each in choice.packs
+    )
     return Explanation(
         call,
         where,
@@ -131,9 +137,10 @@ def _path(product: Product, choice: Choice, after: Fused | None) -> tuple[str, .
     wide = sorted(name.upper() for name in needs(choice.plan) if name.upper() not in by_tma)
     path = [f"{', '.join(by_tma)} by TMA"] if by_tma else []
     path += [f"{', '.join(wide)} by 16-byte accesses"] if wide else []
-    packed = {each.operand for each in choice.packs}
+    packed = {_CALLED.get(each.operand, each.operand) for each in choice.packs}
+    path += ["b[0] and b[1] side by side in the tiles of B"] if choice.plan.paired else []
     for name, lines in choice.lines.items():
-        if name not in needs(choice.plan):
+        if name not in needs(choice.plan) and name not in _CALLED:
             path.append(f"{name.upper()} element by element{': ' + lines.why if lines.why else ''}")
     path += [f"{name.upper()} from a packed copy" for name in sorted(packed)]
     path += ["out is column-major: its transpose is computed"] if product.swapped else []

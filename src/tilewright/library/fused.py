@@ -15,6 +15,7 @@ from tilewright.epilogue.placement import Placement, Role, along_of, place
 from tilewright.epilogue.symbol import is_number
 from tilewright.errors import UsageError
 from tilewright.library.arrays import Array, view
+from tilewright.library.pair import SECOND, pair_of
 from tilewright.library.shapes import Axes, View, as_matrices
 
 SCALAR_BYTES, ARRAY_BYTES = 8, 48  # tw::EpilogueScalar, tw::EpilogueArray
@@ -25,7 +26,7 @@ _ROLES: dict[str, Role] = {"c": "addend", "bias": "bias"}
 class After:
     """What a call asks for after the product. ``arrays`` and ``numbers`` have the names that ``compose`` binds.
 
-    Where ``beta`` is 0, C is not read; its shape is looked at all the same.
+    Where ``beta`` is 0, C is not read; its shape is looked at all the same. ``second`` is the other B of a pair.
     """
 
     alpha: float
@@ -33,19 +34,28 @@ class After:
     fn: Callable[..., Any] | None
     arrays: tuple[tuple[str, Array], ...]
     numbers: tuple[tuple[str, float], ...]
+    second: Array | None = None
 
     @property
     def pointers(self) -> dict[str, int]:
         """What each member of ``Args`` holds: an address, or the bits of a number."""
         found = {"alpha": bits(self.alpha), "beta": bits(self.beta)}
         found |= {name: bits(value) for name, value in self.numbers}
+        if self.second is not None:
+            found[SECOND] = self.second.pointer
         return found | {name: each.pointer for name, each in self.arrays}
+
+    @property
+    def named(self) -> tuple[tuple[str, Array], ...]:
+        """All arrays, by what the caller calls them."""
+        arrays = tuple((name.removeprefix("arg_"), each) for name, each in self.arrays)
+        return arrays if self.second is None else (("b[1]", self.second), *arrays)
 
     @property
     def key(self) -> Any:
         """What decides the kernel beside the function: not numbers, nor addresses beyond their last 4 bits."""
         arrays = tuple(
-            (name, each.shape, each.strides, each.dtype.name, each.pointer % 16) for name, each in self.arrays
+            (name, each.shape, each.strides, each.dtype.name, each.pointer % 16) for name, each in self.named
         )
         kinds = (self.alpha == 1, self.beta == 0, self.beta == 1)
         return kinds, arrays, tuple(name for name, _ in self.numbers)
@@ -75,13 +85,17 @@ class After:
             fn=self.fn,
             args={name.removeprefix("arg_"): seen for name, seen in args.items()},
             out_dtypes=out_dtypes,
+            pair=self.second is not None,
         )
 
 
-def after_of(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any) -> After | None:
+def after_of(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any, b: Any = None) -> After | None:
     """What a call says of it; None where the product is all. Raises ``UsageError`` for arguments of the wrong kind."""
+    pair = pair_of(b)
+    second = None if pair is None else view(pair[1], "b[1]")
     scale, share = _number("alpha", alpha), _number("beta", beta)
-    if c is None and bias is None and epilogue is None and args is None and scale == 1 and share == 0:
+    plain = c is None and bias is None and epilogue is None and args is None and scale == 1 and share == 0
+    if plain and second is None:
         return None
     arrays = {name: view(value, name) for name, value in (("c", c), ("bias", bias)) if value is not None}
     if args is not None and not isinstance(args, Mapping):
@@ -92,7 +106,7 @@ def after_of(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any)
             values[name_of(name)] = float(value)
         else:
             arrays[name_of(name)] = view(value, f"args[{name!r}]")
-    return After(scale, share, epilogue, tuple(arrays.items()), tuple(values.items()))
+    return After(scale, share, epilogue, tuple(arrays.items()), tuple(values.items()), second)
 
 
 def _number(name: str, value: Any) -> float:

@@ -19,6 +19,7 @@ from tilewright.library import pack
 from tilewright.library.choose import Choice, Question, strided, three
 from tilewright.library.fused import Fused
 from tilewright.library.layouts import Lines
+from tilewright.library.pair import SECOND
 from tilewright.library.shapes import View
 from tilewright.library.workspaces import Workspaces, outside_capture
 from tilewright.plan_base import MOST_COUNTERS
@@ -74,16 +75,19 @@ def make_ready(
     p = question.product
     needed = choice.plan.workspace_bytes(choice.problem)
     views = {"a": (p.a, question.dtype), "b": (p.b, question.dtype), "c": (p.c, question.out_dtype)}
+    roles = {"a": A, "b": B, "c": C}
+    if question.second is not None:
+        roles[SECOND], views[SECOND] = MORE, (question.second, question.dtype)
     matrices = {
         name: _matrix(stand_in(role, question.offsets[role]), *views[name], choice.lines[name])
-        for role, name in enumerate("abc")
+        for name, role in roles.items()
     }
     memory = _row(0, needed)
     steps = {name: three(view.batch, 0) for name, (view, _) in views.items()}
     starters, end = [], max(needed, 4 * MOST_COUNTERS)  # the counters stay zero, whoever else uses the workspace
     with outside_capture(backend.name == "cuda"):
         for each in choice.packs:
-            role = "ab".index(each.operand)
+            role = roles[each.operand]
             array = strided(question, each.operand, stand_in(role, question.offsets[role]))
             begin = -(-end // PLACE_BYTES) * PLACE_BYTES
             copy = pack.tight(array, each.layout)
@@ -95,7 +99,7 @@ def make_ready(
             backend,
             kernel_of(choice.plan),
             choice.plan,
-            Operands(**matrices, batch=Batch(three(p.batch, 1), **steps) if p.batch else None),
+            Operands(**matrices, batch=Batch(three(p.batch, 1), *(steps[name] for name in "abc")) if p.batch else None),
             workspace=memory if needed else None,
             epilogue=None if after is None else after.bound,
         )

@@ -13,6 +13,7 @@ from tilewright.errors import UnavailableError, UsageError
 from tilewright.library.arrange import Arranged, arranged
 from tilewright.library.arrays import HOST, Array, place
 from tilewright.library.choose import Choice, choose
+from tilewright.library.pair import SECOND
 from tilewright.library.prepared import Prepared, make_ready
 from tilewright.library.request import Request
 from tilewright.library.workspaces import Workspaces
@@ -85,6 +86,8 @@ class Ready:
         self.swapped = arranged.question.product.swapped
         self.start = None if prepared is None else prepared.alone or prepared
         self.members: tuple[str, ...] = () if arranged.after is None else arranged.after.members
+        if arranged.question.second is not None:
+            self.members = (SECOND, *self.members)
 
     def __call__(self, a: int, b: int, out: int, stream: int, more: tuple[int, ...] = ()) -> None:
         """Queue it for arrays at these addresses on the stream of that handle; nothing where there are no elements."""

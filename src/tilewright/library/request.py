@@ -10,6 +10,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.library.arrays import Array, lies_as, overlap, require_alike, view
 from tilewright.library.fused import After
+from tilewright.library.pair import pair_of
 from tilewright.library.shapes import result_shape
 from tilewright.library.support import out_dtype_of, sentence
 from tilewright.plan_base import Plan
@@ -44,13 +45,16 @@ class Request:
     @property
     def arrays(self) -> tuple[Array, ...]:
         """All of them."""
-        more = () if self.after is None else tuple(array for _, array in self.after.arrays)
+        more = () if self.after is None else tuple(array for _, array in self.after.named)
         return (self.a, self.b, *self.outs, *more)
 
 
 def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options, after: After | None = None) -> Request:
     """Look at the arrays of a call. Raises ``UsageError`` for the first thing that does not fit."""
-    seen_a, seen_b = view(a, "a"), view(b, "b")
+    pair = pair_of(b)
+    seen_a, seen_b = view(a, "a"), view(b, "b") if pair is None else view(pair[0], "b[0]")
+    if after is not None and after.second is not None:
+        _require_pair(seen_b, after.second)
     if seen_a.dtype is not seen_b.dtype:
         raise UsageError(f"a is {seen_a.dtype} and b is {seen_b.dtype}; {sentence()}")
     shape = result_shape(seen_a.shape, seen_b.shape)
@@ -61,7 +65,7 @@ def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options, after
     for number, each in enumerate(outs):
         _require_out(each, _names(len(outs))[number], shape, dtypes[number] if number < len(dtypes) else None)
     named = [("a", seen_a), ("b", seen_b), *zip(_names(len(outs)), outs, strict=True)]
-    require_alike([*named, *(() if after is None else after.arrays)])
+    require_alike([*named, *(() if after is None else after.named)])
     _require_options(options)
     return Request(
         seen_a, seen_b, outs, shape, tuple(each.dtype for each in outs) or dtypes or (seen_a.dtype,), options, after
@@ -70,6 +74,14 @@ def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options, after
 
 def _names(count: int) -> list[str]:
     return ["out"] if count == 1 else [f"out[{number}]" for number in range(count)]
+
+
+def _require_pair(first: Array, second: Array) -> None:
+    if len(first.shape) < 2 or (first.shape, first.dtype) != (second.shape, second.dtype):
+        raise UsageError(
+            f"b is a pair of {first.dtype} {first.shape} and {second.dtype} {second.shape}; two matrices, or batches "
+            "of them, of one shape and type are possible"
+        )
 
 
 def require_apart(outs: Sequence[Array], request: Request) -> None:
@@ -81,7 +93,7 @@ def require_apart(outs: Sequence[Array], request: Request) -> None:
         name = _names(len(outs))[number]
         others = [("a", request.a, False), ("b", request.b, False)]
         if request.after is not None:
-            others += [(said.removeprefix("arg_"), array, True) for said, array in request.after.arrays]
+            others += [(said, array, array is not request.after.second) for said, array in request.after.named]
         others += [(f"out[{other}]", outs[other], False) for other in range(number)]
         for other, array, may_be_same in others:
             if overlap(out, array) and not (may_be_same and lies_as(out, array)):

@@ -30,11 +30,12 @@ struct Shared {
   tw::Ring ring;
 };
 
-// C[m, n] = A[m, k] B[k, n]; the maps are A, B and C.
+// C[m, n] = A[m, k] B[k, n]; the maps are A, B and C. Of a pair of Bs the epilogue makes one C.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw::TensorMap b_map,
         const __grid_constant__ tw::TensorMap c_map, int m, int n, int k, Out* c, tw::i64 ldc,
-        const __grid_constant__ tw::Batch<BATCHED> batch, const __grid_constant__ epilogue::Args epilogue_args) {
+        const __grid_constant__ tw::Batch<BATCHED> batch, const __grid_constant__ tw::SecondMap<PAIRED> second_b,
+        const __grid_constant__ epilogue::Args epilogue_args) {
   Shared& s = tw::shared<Shared>();
   const int clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
   const tw::TileOrder order(m, n, clusters);
@@ -44,9 +45,7 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
   const int k_blocks = tw::k_blocks_of(k);
 
   if (warp == 0 && tw::elect_one()) {
-    tw::tma_prefetch_map(a_map);
-    tw::tma_prefetch_map(b_map);
-    tw::tma_prefetch_map(c_map);
+    tw::prefetch_maps(a_map, b_map, c_map, second_b);
     tw::make_ring(s.ring, CONSUMERS / TEAMS * 4 * share.kLoaders);  // read by every warp of all who share it
   }
   share.begin(warp == 0);
@@ -65,7 +64,8 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
         for (int block = 0; block < k_blocks; ++block, cursor.advance()) {
           const int k0 = tw::k_origin(k) + (backwards ? k_blocks - 1 - block : block) * BK;
           tw::mbarrier_wait(s.ring.empty[cursor.stage], cursor.parity);
-          share.load(s.ring, cursor, a_map, b_map, tile.row, tile.col, tile.rows, k0, batch.a_at(of.at), batch.b_at(of.at));
+          share.load(s.ring, cursor, a_map, b_map, tile.row, tile.col, tile.rows, k0, batch.a_at(of.at), batch.b_at(of.at),
+                     second_b);
         }
       }
     }

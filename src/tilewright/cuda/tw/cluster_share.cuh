@@ -66,20 +66,26 @@ template <int GROUPS = 1> struct ClusterShare {
     for (int i = 0; i < plan::CLUSTER_N; ++i) mates |= 1u << rank_of(rank_m, i);
     load_operand<plan::CLUSTER_N, BOX>(ring.stages[stage].a, a_map, ring.full[stage], row, rows, k0, rank_n, u16(mates), at);
   }
-  template <class At = OneMatrix>
-  __device__ __forceinline__ void load_b(Ring& ring, int stage, const TensorMap& b_map, int col, int k0, At at = {}) const {
-    constexpr int BOX = plan::BN / plan::CLUSTER_M;
+  // Of a pair each fills half of B's tile, whose accumulators are then those of the same columns, in the same threads.
+  template <class At = OneMatrix, bool PAIRED = false>
+  __device__ __forceinline__ void load_b(Ring& ring, int stage, const TensorMap& b_map, int col, int k0, At at = {},
+                                         const SecondMap<PAIRED>& second = {}) const {
+    constexpr int PARTS = PAIRED ? 2 : 1, ROWS = plan::BN / PARTS, BOX = ROWS / plan::CLUSTER_M;
+    using Part = OperandTile<plan::T, plan::B_K_MAJOR, ROWS, plan::BK>;
+    auto& parts = reinterpret_cast<Part(&)[PARTS]>(ring.stages[stage].b);
     u32 mates = 0;
     for (int i = 0; i < plan::CLUSTER_M; ++i) mates |= 1u << rank_of(i, rank_n);
-    load_operand<plan::CLUSTER_M, BOX>(ring.stages[stage].b, b_map, ring.full[stage], col, plan::BN, k0, rank_m, u16(mates), at);
+    load_operand<plan::CLUSTER_M, BOX>(parts[0], b_map, ring.full[stage], col, ROWS, k0, rank_m, u16(mates), at);
+    if constexpr (PAIRED)
+      load_operand<plan::CLUSTER_M, BOX>(parts[1], second.map, ring.full[stage], col, ROWS, k0, rank_m, u16(mates), at);
   }
   // Both, by one thread.
-  template <class At = OneMatrix>
+  template <class At = OneMatrix, bool PAIRED = false>
   __device__ __forceinline__ void load(Ring& ring, Cursor at, const TensorMap& a_map, const TensorMap& b_map, int row, int col,
-                                       int rows, int k0, At a_at = {}, At b_at = {}) const {
+                                       int rows, int k0, At a_at = {}, At b_at = {}, const SecondMap<PAIRED>& second = {}) const {
     mbarrier_expect_tx(ring.full[at.stage], a_bytes(rows) + b_bytes());
     load_a(ring, at.stage, a_map, row, rows, k0, a_at);
-    load_b(ring, at.stage, b_map, col, k0, b_at);
+    load_b(ring, at.stage, b_map, col, k0, b_at, second);
   }
 
   // One warp has read a stage: tell everybody whose loads fill it. By all lanes of the warp.

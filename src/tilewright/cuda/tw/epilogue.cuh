@@ -5,7 +5,7 @@
 #include <tw/epilogue_code.cuh>
 namespace tw {
 struct Epilogue {
-  static constexpr bool NONE = epilogue::NONE;
+  static constexpr bool NONE = epilogue::NONE, PAIRED = epilogue::PAIRED;
   const epilogue::Args& args;
   BatchIndex batch = {};
 
@@ -14,6 +14,12 @@ struct Epilogue {
   template <int N>
   __device__ __forceinline__ void operator()(float (&acc)[N], int row, int column, int m, int n, bool together = N == 1) const {
     if constexpr (!epilogue::NONE) epilogue::apply(acc, args, Place{row, column, m, n, batch, together});
+  }
+  // Of a pair: `second` has the accumulators of the second B.
+  template <int N>
+  __device__ __forceinline__ void operator()(float (&acc)[N], const float (&second)[N], int row, int column, int m, int n,
+                                             bool together = N == 1) const {
+    epilogue::apply(acc, second, args, Place{row, column, m, n, batch, together});
   }
 };
 }  // namespace tw

@@ -4,6 +4,15 @@
 #include <tw/operand_tile.cuh>
 #include <tw/tma.cuh>
 namespace tw {
+// The map of the second B of a pair, which lies as the first does; nothing where there is one B.
+template <bool PAIRED> struct SecondMap {};
+template <> struct SecondMap<true> { TensorMap map; };
+
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) { tma_prefetch_map(map); }
+__device__ __forceinline__ void prefetch_map(const SecondMap<true>& second) { tma_prefetch_map(second.map); }
+__device__ __forceinline__ void prefetch_map(const SecondMap<false>&) {}
+template <class... Maps> __device__ __forceinline__ void prefetch_maps(const Maps&... maps) { (prefetch_map(maps), ...); }
+
 namespace detail {
 template <bool MULTICAST, CacheHint HINT>
 __device__ __forceinline__ void copy(void* to, const TensorMap& map, Mbarrier& full, int x, int y, u16 blocks, OneMatrix) {

@@ -63,9 +63,7 @@ __device__ __forceinline__ void part_gemm(PartShared& s, const TensorMap& a_map,
   const int warp = warp_index(), consumer = warp / 4 - 1;
 
   if (warp == 0 && elect_one()) {
-    tma_prefetch_map(a_map);
-    tma_prefetch_map(b_map);
-    tma_prefetch_map(c_map);
+    prefetch_maps(a_map, b_map, c_map);
     make_ring(s.ring, plan::CONSUMERS * 4 * share.kLoaders, 2);
     s.make();
   }

@@ -5,6 +5,7 @@
 #include <tw/fragment.cuh>
 #include <tw/matrix.cuh>
 #include <tw/sync.cuh>
+#include <tw/tile_order.cuh>
 #include <tw/tma.cuh>
 #include <tw/types.cuh>
 #include <tw/warpgroup.cuh>
@@ -52,9 +53,13 @@ __device__ __forceinline__ void store_rest(const Output<At>& out, int row, int c
   if (whole == out.n || rest < 0 || rest >= WIDTH) return;
 #pragma unroll
   for (int i = 0; i < BLOCKS; ++i) {
-    float d[4] = {};
+    constexpr int PARTS = Finish::PAIRED ? 2 : 1;
+    float d[4 * PARTS] = {};
 #pragma unroll
-    for (int e = 0; e < WIDTH / 2; ++e) d[e % 4] = e / 4 == rest / 8 ? acc[i][e] : d[e % 4];
+    for (int e = 0; e < WIDTH / 2 * PARTS; ++e) {
+      const int part = e / (WIDTH / 2), to = 4 * part + e % 4;
+      d[to] = e % (WIDTH / 2) / 4 == rest / 8 ? acc[i][part * (COUNT / 2) + e % (WIDTH / 2)] : d[to];
+    }
     store_fragment(out.c, out.ldc, row + i * 64 + int(threadIdx.x) % 128 / 32 * 16, whole, out.m, out.n, d, false,
                    finish);
   }
@@ -75,13 +80,12 @@ __device__ __forceinline__ void store_slabs(const Output<At>& out, SlabRing& rin
   const int first = out.n < 8 ? col + 8 : col;  // with no whole chunk, past the one column that the map has
 #pragma unroll
   for (int s = 0; s < BLOCKS * ACROSS; ++s) {
-    const float* d = acc[s / ACROSS] + s % ACROSS * (COLUMNS / 2);
     float v[COLUMNS / 4][2];
 #pragma unroll
     for (int p = 0; p < COLUMNS / 4; ++p) {  // before the barrier, so that what an epilogue reads is on its way at once
-      v[p][0] = d[2 * p], v[p][1] = d[2 * p + 1];
-      finish(v[p], row + s / ACROSS * 64 + thread / 32 * 16 + lane / 4 + p % 2 * 8,
-             col + s % ACROSS * COLUMNS + p / 2 * 8 + lane % 4 * 2, out.m, out.whole(), true);
+      finish_pair(v[p], acc[s / ACROSS], s % ACROSS * (COLUMNS / 2) + 2 * p,
+                  row + s / ACROSS * 64 + thread / 32 * 16 + lane / 4 + p % 2 * 8,
+                  col + s % ACROSS * COLUMNS + p / 2 * 8 + lane % 4 * 2, out.m, out.whole(), true, finish);
     }
     Slab& slab = ring.slabs[next];
     if (thread == 0) tma_store_wait_read<plan::EPILOGUE_SLABS - 1>();  // the store that last used this slab
@@ -103,7 +107,7 @@ __device__ __forceinline__ void store_slabs(const Output<At>& out, SlabRing& rin
 }
 
 // The same whatever C's type: elements of 32 bits, which no slab holds, go straight to it.
-template <int BLOCKS, int WIDTH = plan::BN, class At, int ALL, int COUNT, class Finish>
+template <int BLOCKS, int WIDTH = TILE_COLUMNS, class At, int ALL, int COUNT, class Finish>
 __device__ __forceinline__ void store_tile(const Output<At>& out, SlabRing& ring, int& next, int row, int col,
                                            const float (&acc)[ALL][COUNT], int barrier, const Finish& finish) {
   if constexpr (sizeof(plan::Out) == 2) {
@@ -112,7 +116,7 @@ __device__ __forceinline__ void store_tile(const Output<At>& out, SlabRing& ring
     const int first = row + warp_index() % 4 * 16;
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
-      const auto& d = reinterpret_cast<const float(&)[WIDTH / 2]>(acc[b]);
+      const auto& d = reinterpret_cast<const float(&)[WIDTH / 2 * (Finish::PAIRED ? 2 : 1)]>(acc[b]);
       store_fragment(out.c, out.ldc, first + b * 64, col, out.m, out.n, d, true, finish);
     }
   }

@@ -4,6 +4,9 @@ namespace tw {
 // A block's tile: its first row and column of C. `rows` is BM, or half of it where a tile of the last wave was cut.
 struct Tile { int row, col, rows; };
 
+// Columns of C that a tile has: of a pair of Bs each fills half of B's tile.
+constexpr int TILE_COLUMNS = plan::BN / (plan::PAIRED ? 2 : 1);
+
 // Tiles of a whole cluster are numbered in super-rows of GROUP along M (or N), walked across the other axis: those that
 // run at the same time then form a compact patch of C, and what they share of A and B stays in L2. Cluster c of `clusters`
 // takes tiles c, c + clusters, ...
@@ -13,7 +16,7 @@ struct TileOrder {
 
   __device__ __forceinline__ TileOrder(int m, int n, int clusters)
       : tiles_m((m + plan::CLUSTER_M * plan::BM - 1) / (plan::CLUSTER_M * plan::BM)),
-        tiles_n((n + plan::CLUSTER_N * plan::BN - 1) / (plan::CLUSTER_N * plan::BN)),
+        tiles_n((n + plan::CLUSTER_N * TILE_COLUMNS - 1) / (plan::CLUSTER_N * TILE_COLUMNS)),
         whole(tiles_m * tiles_n),
         items(whole) {
     if (!plan::HALF_TAIL) return;
@@ -34,7 +37,7 @@ struct TileOrder {
     const int tile_m = plan::ALONG_N ? q : p, tile_n = plan::ALONG_N ? p : q;
     const int rows = cut ? plan::BM / 2 : plan::BM;
     return {(tile_m * plan::BM + half * rows) * plan::CLUSTER_M + rank_m * rows,
-            (tile_n * plan::CLUSTER_N + rank_n) * plan::BN, rows};
+            (tile_n * plan::CLUSTER_N + rank_n) * TILE_COLUMNS, rows};
   }
 };
 }  // namespace tw
