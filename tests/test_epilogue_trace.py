@@ -278,13 +278,13 @@ REFUSED: dict[str, Fn | int] = {
 }
 
 
-@pytest.mark.parametrize(("message", "fn"), UNTRACEABLE.items(), ids=str)
+@pytest.mark.parametrize(("message", "fn"), UNTRACEABLE.items(), ids=list(UNTRACEABLE))
 def test_what_cannot_be_traced_is_named(message: str, fn: Fn) -> None:
     with pytest.raises(UsageError, match=f"an epilogue cannot be traced through {message}"):
         trace(fn)
 
 
-@pytest.mark.parametrize(("message", "fn"), REFUSED.items(), ids=str)
+@pytest.mark.parametrize(("message", "fn"), REFUSED.items(), ids=list(REFUSED))
 def test_what_is_no_epilogue_is_refused(message: str, fn: Any) -> None:
     with pytest.raises(UsageError, match=message):
         trace(fn)

@@ -26,7 +26,8 @@ SCHEMA = "tilewright.record/1"
 READING_SCHEMA = "tilewright.reading/1"  # of calibrate/readings.py, whose files lie beside those of records
 SWEEP_SCHEMA = "tilewright.sweep/1"  # of scripts/sweep_file.py, likewise
 CHAIN_SCHEMA = "tilewright.chain/1"  # of scripts/decode_chain.py, in one file with records
-_OTHERS = (READING_SCHEMA, SWEEP_SCHEMA, CHAIN_SCHEMA)
+FUSED_SCHEMA = "tilewright.fused/1"  # of scripts/bench_fused.py
+_OTHERS = (READING_SCHEMA, SWEEP_SCHEMA, CHAIN_SCHEMA, FUSED_SCHEMA)
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,7 @@ class Matmul:
         self._ready: Ready | None = None
         self._known: hot.Known | None = None
         self._found: hot.Found | None = None
+        self._checked: tuple[int, ...] = ()
         self._keys: tuple[Any, ...] = ()
 
     def plan(self) -> Plan | None:
@@ -199,6 +200,12 @@ class Matmul:
         known, found = self._known, self._found
         if known is not None and not changed:
             same = a is None and b is None and out is None
+            if same and found is not None:  # seen to lie well before: nothing but the launch is left
+                on = self._stream if stream is None else stream
+                at_a, at_b, at_out = self._a.data_ptr(), self._b.data_ptr(), self._out.data_ptr()
+                if type(on) is int and (at_a, at_b, at_out) == self._checked:
+                    known.ready(at_a, at_b, at_out, on)
+                    return self._out
             a, b = self._a if a is None else a, self._b if b is None else b
             out = self._out if out is None else out
             if not same or found is None or found[1:] != (a.data_ptr(), b.data_ptr(), out.data_ptr()):
@@ -206,6 +213,8 @@ class Matmul:
             if found is not None and found[0] in self._keys:
                 result = known.run(a, out, found, self._stream if stream is None else stream, None)
                 if result is not hot.MISSED:
+                    if same:
+                        self._checked = found[1:]
                     return result
         new, given = self._with(a, b, out, changed), self._out if out is None else out
         result, self._ready = run(new, given, self._stream if stream is None else stream)
