@@ -131,7 +131,7 @@ def test_what_no_pair_can_be() -> None:
     a, gate = integers(1, (16, 24), BF16), integers(2, (24, 40), BF16)
     calls: list[tuple[Any, dict[str, Any], str]] = [
         ((gate, gate), {"epilogue": None}, "b is a pair, of whose two products an epilogue makes one result"),
-        ((gate, gate), {"alpha": 2}, "alpha, beta and bias are not possible beside it"),
+        ((gate, gate), {"alpha": 2}, "alpha, beta, c and bias are not possible beside it"),
         ((gate, gate), {"epilogue": tilewright.relu}, "epilogue does not take what it is called with, 2 accumulators"),
         ((gate,), {}, r"b has 1 arrays; one array, or a pair \(gate, up\), is possible"),
         ((gate, gate[:, 8:]), {}, r"b is a pair of bf16 \(24, 40\) and bf16 \(24, 32\)"),

@@ -61,6 +61,7 @@ constexpr int EPILOGUE_COLUMNS = 64;
 constexpr int EPILOGUE_SLABS = 2;
 constexpr bool DEPENDENT_LAUNCH = false;
 constexpr bool BATCHED = false;
+constexpr bool PAIRED = false;
 }  // namespace plan
 """
 

@@ -95,10 +95,10 @@ def compose(
     for a ``beta`` without ``c``, ``args`` without ``fn``, anything but ``fn`` and ``args`` for a pair, and what
     ``trace.call`` refuses.
     """
-    if pair and (fn is None or alpha != 1 or beta != 0 or bias is not None):
+    if pair and (fn is None or alpha != 1 or beta != 0 or c is not None or bias is not None):
         raise UsageError(
             "b is a pair, of whose two products an epilogue makes one result: a function such as tilewright.swiglu or "
-            "lambda gate, up: ... is needed, and alpha, beta and bias are not possible beside it"
+            "lambda gate, up: ... is needed, and alpha, beta, c and bias are not possible beside it"
         )
     if beta != 0 and c is None:
         raise UsageError(f"beta is {beta} and c is None; beta = 0, or an array c that it multiplies, are possible")
