@@ -63,7 +63,12 @@ def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options, after
     said = tuple(out_dtype) if isinstance(out_dtype, tuple | list) else () if out_dtype is None else (out_dtype,)
     dtypes = tuple(out_dtype_of(each) for each in said)
     for number, each in enumerate(outs):
-        _require_out(each, _names(len(outs))[number], shape, dtypes[number] if number < len(dtypes) else None)
+        _require_out(
+            each,
+            _names(len(outs))[number],
+            each.shape if number else shape,
+            dtypes[number] if number < len(dtypes) else None,
+        )
     named = [("a", seen_a), ("b", seen_b), *zip(_names(len(outs)), outs, strict=True)]
     require_alike([*named, *(() if after is None else after.named)])
     _require_options(options)
@@ -103,10 +108,20 @@ def require_apart(outs: Sequence[Array], request: Request) -> None:
                 )
 
 
-def require_outs(request: Request, count: int) -> None:
-    """Raise ``UsageError`` unless there are as many arrays for the results, and types of them, as results."""
-    if request.outs and len(request.outs) != count:
-        raise UsageError(f"out has {len(request.outs)} arrays and the call {count} results: as many are possible")
+def require_outs(request: Request, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raise ``UsageError`` unless there are as many arrays for the results as results, each of its shape.
+
+    One that rows or columns are reduced to is contiguous.
+    """
+    outs = request.outs
+    if outs and len(outs) != len(shapes):
+        raise UsageError(f"out has {len(outs)} arrays and the call {len(shapes)} results: as many are possible")
+    for name, each, shape in zip(_names(len(outs)), outs, shapes, strict=False):
+        if each.shape != shape:
+            raise UsageError(f"{name} has shape {each.shape}; the result has shape {shape}")
+        low, high = each.extent
+        if len(shape) < len(request.shape) and high - low != each.size * each.dtype.itemsize:
+            raise UsageError(f"{name} of shape {shape} has strides {each.strides}; that of a reduction is contiguous")
 
 
 def _require_out(out: Array, name: str, shape: tuple[int, ...], dtype: DType | None) -> None:
