@@ -6,22 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
+from typing import TYPE_CHECKING
 
+from tilewright import settings
 from tilewright.dtypes import DType
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.library import pack
 from tilewright.library.layouts import Lines, lines_of, packed_layout
 from tilewright.library.shapes import Product, View
 from tilewright.plan_base import Plan
-from tilewright.planner.candidate import Candidate
-from tilewright.planner.family import priced
-from tilewright.planner.machine import Machine
-from tilewright.planner.plan import machine_of
-from tilewright.planner.plan import plan as planned
-from tilewright.planner.planning import Planning
 from tilewright.problem import SIZE_LIMIT, Layout, Problem
 from tilewright.tune.key import PLAIN
-from tilewright.tune.lookup import winner
+
+if TYPE_CHECKING:  # the planner and its tables are for who asks it: most processes find what it said (``kept``)
+    from tilewright.planner.candidate import Candidate
+    from tilewright.planner.machine import Machine
+    from tilewright.planner.planning import Planning
 
 OFFSETS = (0, 0, 0)
 INVARIANT_ROWS = 4096  # for which a plan is made that serves every number of rows
@@ -61,8 +61,8 @@ class Packing:
 class Choice:
     """A kernel's plan for a product. ``problem`` is what it computes, after packing; ``us`` is predicted, with it.
 
-    ``source`` is ``tuned``, ``planned``, ``given`` or ``invariant``. ``lines`` are those of A, B and C as the kernel is
-    given them.
+    ``source`` is ``tuned``, ``planned``, ``given``, ``invariant`` or ``bundled``. ``lines`` are those of A, B and C as
+    the kernel is given them. ``planning`` is None where the planner was not asked this time.
     """
 
     plan: Plan
@@ -82,6 +82,11 @@ def choose(question: Question, given: Plan | None = None) -> Choice:
     ``given`` forces a plan; operands that it cannot take are packed. Raises ``UsageError`` where no kernel, or not the
     given one, computes it.
     """
+    from tilewright.planner.plan import machine_of
+
+    found = tuned(question) if given is None else None
+    if found is not None:
+        return found
     machine, _ = machine_of(None, question.sms, None)
     lines = operand_lines(question)
     if given is not None and question.batch_invariant:
@@ -90,9 +95,6 @@ def choose(question: Question, given: Plan | None = None) -> Choice:
         return _given(given, question, lines, machine)
     if question.batch_invariant:
         return _invariant(question, lines, machine)
-    found = _tuned(question, lines, machine) if question.sms is None else None
-    if found is not None:
-        return found
     options = list(_options(question, lines, machine))
     if not options:
         raise UsageError(f"no kernel computes {question.dtype} with a result in {question.out_dtype}")
@@ -108,7 +110,10 @@ def _invariant(question: Question, lines: Mapping[str, Lines], machine: Machine)
     It is planned for ``INVARIANT_ROWS`` rows, of kernels that add up K in one order wherever a tile lies; only what no
     kernel reads is packed. The runner-up is what would run otherwise.
     """
-    packs, after = _packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
+    from tilewright.planner.family import priced
+    from tilewright.planner.plan import plan as planned
+
+    packs, after = packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
     problem, p = problem_of(question, after), question.product
     wide = _with_columns(problem, INVARIANT_ROWS) if p.swapped else _one(problem, INVARIANT_ROWS)
     for each in candidates(planned(problem=wide, sms=question.sms), MOST_OF_A_BATCH):
@@ -163,11 +168,13 @@ def _layout(lines: Lines) -> Layout:
 
 def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Iterator[Choice]:
     """The planner's pick for each set of operands that may be packed, those that must be in every one."""
+    from tilewright.planner.plan import plan as planned
+
     must = [name for name in "ab" if lines[name].layout is None]
     may = [name for name in "ab" if name not in must and not lines[name].aligned]
     for count in range(len(may) + 1):
         for more in combinations(may, count):
-            packs, after = _packed(question, lines, [*must, *more], machine)
+            packs, after = packed(question, lines, [*must, *more], machine)
             problem = problem_of(question, after)
             planning = planned(problem=priced_as(problem, question.product.batch), sms=question.sms)
             runs = _runs(question, planning)
@@ -246,17 +253,24 @@ def _us(candidate: Candidate) -> float:
     return candidate.predicted_us.sustained
 
 
-def _packed(
-    question: Question, lines: Mapping[str, Lines], names: list[str], machine: Machine, wanted: Plan | None = None
+def packed(
+    question: Question,
+    lines: Mapping[str, Lines],
+    names: Sequence[str],
+    machine: Machine | None,
+    wanted: Plan | None = None,
 ) -> tuple[tuple[Packing, ...], dict[str, Lines]]:
-    """What packing these operands takes, and the lines of all three after it."""
+    """What packing these operands takes, and the lines of all three after it. Without a machine no time is predicted.
+
+    Of a ``wanted`` plan they have the layouts that it takes.
+    """
     after, packs = dict(lines), []
     for name in names:
         array = strided(question, name, 0)
         layout = packed_layout(getattr(question.product, name)) if wanted is None else getattr(wanted, f"{name}_layout")
         copy = pack.tight(array, layout)
         after[name] = Lines(layout, copy.ld, True)
-        us = pack.predicted_us(array, layout, machine)
+        us = 0.0 if machine is None else pack.predicted_us(array, layout, machine)
         moved = array.elements * question.dtype.itemsize + copy.nbytes
         packs.append(Packing(name, array, layout, lines[name].why or f"the plan takes it {layout}-major", moved, us))
     return tuple(packs), after
@@ -277,6 +291,8 @@ def three(values: Sequence[int], fill: int) -> tuple[int, int, int]:
 
 def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice:
     """A plan that the caller brings: operands are packed where it does not take them."""
+    from tilewright.planner.family import priced
+
     if not isinstance(plan, Plan):
         raise UsageError(f"plan is a {type(plan).__name__}; it must be a Plan, such as tilewright.plan(...).pick.plan")
     if not _applies(question, plan):
@@ -295,7 +311,7 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
     ]
     if "c" in needed and not lines["c"].aligned:
         raise UsageError(f"plan is of {plan.of} and writes C by 16-byte accesses; {lines['c'].why}")
-    packs, after = _packed(question, lines, names, machine, plan)
+    packs, after = packed(question, lines, names, machine, plan)
     problem = problem_of(question, after)
     candidate = priced(one, priced_as(problem, batch), machine)
     cost = sum(each.us for each in packs)
@@ -307,17 +323,36 @@ def needs(plan: Plan) -> set[str]:
     return {box.operand for box in plan.tensor_boxes} | (set(plan.wide) if plan.aligned else set())
 
 
-def _tuned(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice | None:
+def tuned(question: Question) -> Choice | None:
     """The winner in the database of this GPU, where there is a GPU and a winner; what no kernel reads is packed."""
-    packs, after = _packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
+    if question.sms is not None or question.batch_invariant or question.product.batch or not _any_winners():
+        return None
+    from tilewright.tune.lookup import measured, winner
+
+    lines = operand_lines(question)
+    must = [name for name in "ab" if lines[name].layout is None]
+    _, after = packed(question, lines, must, None)
     problem = problem_of(question, after)
     letters = "".join(name for name in "abc" if after[name].aligned) or "none"
+    if not measured(problem, epilogue=question.epilogue, alignment=letters):
+        return None
     try:
-        plan = None if question.product.batch else winner(problem, epilogue=question.epilogue, alignment=letters)
+        plan = winner(problem, epilogue=question.epilogue, alignment=letters)
     except UnavailableError:
         return None
     if plan is None or not needs(plan) <= set(letters) or not _applies(question, plan):
         return None
+    from tilewright.planner.family import priced
+    from tilewright.planner.plan import machine_of
+
+    machine, _ = machine_of(None, None, None)
+    packs, after = packed(question, lines, must, machine)
     candidate = priced(plan, problem, machine)
     us = _us(candidate) + sum(each.us for each in packs)
     return Choice(plan, "tuned", problem, after, packs, us, candidate.label, None, None)
+
+
+def _any_winners() -> bool:
+    """Whether a database of winners may be there, told without SQLite."""
+    folders = (settings.wanted_cache_dir(), settings.cache_dir())
+    return any(folder is not None and (folder / settings.WINNERS).exists() for folder in folders)
