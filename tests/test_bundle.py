@@ -9,6 +9,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ def test_what_is_refused(exported: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @needs_nvrtc
-def test_a_bundles_plan_comes_first_where_it_fits(tmp_path: Path) -> None:
+def test_a_bundles_plan_comes_first_where_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = integers(1, (32, 48), tw.BF16), integers(2, (48, 64), tw.BF16)
     free = tw.explain(a, b, backend="emulator")
     plan = next(
@@ -219,6 +220,10 @@ def test_a_bundles_plan_comes_first_where_it_fits(tmp_path: Path) -> None:
     told = tw.explain(a, b, backend="emulator")
     assert (told.source, told.plan) == ("bundled", plan.to_dict())
     assert tw.explain(a[:31], b, backend="emulator").source == "planned", "another problem"
+    smaller = replace(tw.get_gpu("h200"), sm_count=114)
+    monkeypatch.setattr(bundle, "query_gpu", lambda: smaller)
+    with pytest.warns(UserWarning, match=r"has plans for 132 SMs .* not used on H200 SXM with 114"):
+        tw.load_bundle(made.path)
 
 
 def test_a_plan_is_not_taken_for_other_sms() -> None:

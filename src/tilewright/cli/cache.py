@@ -48,7 +48,7 @@ def info(json: Json = False) -> None:
 
 @app.command("clear")
 def clear(json: Json = False) -> None:
-    """Remove every compiled kernel and every choice. Only tilewright's own folders are touched, whatever else lies beside them."""
+    """Remove all compiled kernels and choices. Only tilewright's own folders are touched, whatever else lies beside."""
     root = settings.cache_dir()
     contents = _contents(root)
     before = _identities(root)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import threading
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -147,7 +148,7 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
 
 
 def _require_ours(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise ``UsageError`` for a bundle of another schema, of other kernels or for another GPU."""
+    """Raise ``UsageError`` for a bundle of another schema, of other kernels or for another architecture."""
     if manifest["schema"] != SCHEMA:
         raise UsageError(f"the bundle {path} has schema {manifest['schema']!r}; this tilewright reads {SCHEMA!r}")
     if manifest["kernels_digest"] != kernels_digest():
@@ -156,11 +157,18 @@ def _require_ours(path: Path, manifest: Mapping[str, Any]) -> None:
             f"is {__version__} with {kernels_digest()}: export it with the same version"
         )
     try:
-        here = arch_of(query_gpu().compute_capability)
+        present = query_gpu()
     except UnavailableError:
         return
+    here = arch_of(present.compute_capability)
     if manifest["arch"] != here:
         raise UsageError(f"the bundle {path} is for {manifest['arch']}; the GPU that is present takes {here}")
+    if manifest["sms"] != present.sm_count:
+        warnings.warn(
+            f"the bundle {path} has plans for {manifest['sms']} SMs ({manifest['gpu']}), which are not used on "
+            f"{present.name} with {present.sm_count}; its kernels are, where a plan is the same",
+            stacklevel=3,
+        )
 
 
 def _kernel(path: Path, file: zipfile.ZipFile, row: Mapping[str, Any]) -> nvrtc.Compiled:
