@@ -6,7 +6,8 @@ calls between two synchronisations. The figure of a rival is the median of its t
 round, so that what slows the host for a while slows both.
 
 With ``--first``: also what the first call of a new plan takes, in an empty cache folder, and what that of a plan in the
-cache takes in a new process, both after the imports and the first touch of the GPU.
+cache takes in a new process, both after the imports and the first touch of the GPU; the imports beside it. With
+``--only-first`` that alone. Without a GPU nothing is launched: it is the time to choose the plan and have its kernel.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
+
+from tilewright.backends.cuda_errors import cuda_unavailable_reason
 
 LIMITS = {"Matmul.execute() on the same arrays": 0.5, "matmul(out=)": 1.25}
 """What a ratio must not exceed."""
@@ -89,33 +92,53 @@ def measured(size: int, calls: int, rounds: int) -> dict[str, Any]:
 
 
 FIRST = """
-import json, sys, time
-import torch, tilewright
-from tilewright.library import api
+import json, time
+begin = time.perf_counter()
+import cuda.core, cuda.core.utils  # which the backend imports when it is first used
+import tilewright
+import tilewright.backends.cuda, tilewright.library.api
+imports = time.perf_counter() - begin
+"""
+ON_A_GPU = """
+import torch
 a = torch.ones((512, 384), device="cuda", dtype=torch.bfloat16)
 b = torch.ones((384, 640), device="cuda", dtype=torch.bfloat16)
 torch.cuda.synchronize()
 begin = time.perf_counter()
 c = tilewright.matmul(a, b)
 torch.cuda.synchronize()
-spent = time.perf_counter() - begin
+call = time.perf_counter() - begin
 assert (c == 384).all()
-print(json.dumps(spent))
+print(json.dumps([call, imports]))
+"""
+WITHOUT_A_GPU = """
+import ml_dtypes, numpy
+a, b = numpy.ones((512, 384), ml_dtypes.bfloat16), numpy.ones((384, 640), ml_dtypes.bfloat16)
+call = tilewright.Matmul(a, b, backend="emulator")
+from tilewright.library import answers, calls
+from tilewright.nvrtc import compile_kernel
+from tilewright.selection import kernel_of
+begin = time.perf_counter()
+plan = answers.answer(calls.laid_out(call.request).question).plan
+compile_kernel(kernel_of(plan).source(plan, "gpu", "sm_90a"))
+print(json.dumps([time.perf_counter() - begin, imports]))
 """
 
 
-def first_calls() -> dict[str, float]:
-    """Seconds of the first call in a process: with an empty cache, and with a filled one."""
+def first_calls(on_gpu: bool) -> dict[str, float]:
+    """Seconds of the first call in a process: with an empty cache, and with a filled one; and of the imports."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": folder}
 
-        def spent() -> float:
+        def spent() -> list[float]:
+            text = FIRST + (ON_A_GPU if on_gpu else WITHOUT_A_GPU)
             done = subprocess.run(
-                [sys.executable, "-c", FIRST], env=environment, check=True, capture_output=True, text=True
+                [sys.executable, "-c", text], env=environment, check=True, capture_output=True, text=True
             )
-            return float(json.loads(done.stdout))
+            return [float(each) for each in json.loads(done.stdout)]
 
-        return {"new plan": spent(), "cached plan": min(spent() for _ in range(3))}
+        new, imports = spent()
+        return {"new plan": new, "cached plan": min(spent()[0] for _ in range(5)), "(imports before it)": imports}
 
 
 def main() -> int:
@@ -126,10 +149,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--first", action="store_true", help="the first call in a process, too")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only-first", action="store_true", help="nothing but the first call; needs no GPU")
     given = parser.parse_args()
+    if given.only_first:
+        for name, seconds in first_calls(cuda_unavailable_reason() is None).items():
+            print(f"{seconds * 1e3:8.1f} ms  first call, {name}")
+        return 0
     result = measured(given.size, given.calls, given.rounds)
     if given.first:
-        result["first_call_s"] = first_calls()
+        result["first_call_s"] = first_calls(on_gpu=True)
     if given.json:
         print(json.dumps(result))
     else:

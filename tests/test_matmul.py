@@ -15,7 +15,7 @@ from matmul_cases import Array, exact, integers, same
 
 import tilewright
 from tilewright import BF16, FP16, FP32, DType, Matmul, UsageError, explain, matmul
-from tilewright.library import choose, ready
+from tilewright.library import answers, choose, ready
 from tilewright.library.choose import Choice
 from tilewright.planner.candidate import Candidate
 from tilewright.planner.planning import Planning
@@ -230,13 +230,13 @@ def test_a_prepared_matmul_goes_to_other_arrays(backend: str) -> None:
 def test_one_compile_whoever_asks(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = integers(1, (24, 40), BF16), integers(2, (40, 16), BF16)
     chosen: list[Choice] = []
-    whole = choose.choose
+    whole = answers.answer
 
     def counted(*given: Any) -> Choice:
         chosen.append(whole(*given))
         return chosen[-1]
 
-    monkeypatch.setattr(ready, "choose", counted)
+    monkeypatch.setattr(ready, "answer", counted)
     results: list[Array] = []
     threads = [threading.Thread(target=lambda: results.append(matmul(a, b, backend=backend))) for _ in range(4)]
     for each in threads:

@@ -11,6 +11,7 @@ from matmul_cases import integers
 import tilewright
 from tilewright import BF16, FP16, Matmul, UsageError, explain, matmul
 from tilewright.library import choose
+from tilewright.tune import lookup
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,9 @@ def test_a_tuned_plan_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((problem.m, problem.n, problem.k, more["alignment"]))
         return plan
 
-    monkeypatch.setattr(choose, "winner", winner)
+    monkeypatch.setattr(choose, "_any_winners", lambda: True)
+    monkeypatch.setattr(lookup, "measured", lambda problem, **more: True)
+    monkeypatch.setattr(lookup, "winner", winner)
     told = explain(a, b, backend="emulator")
     assert asked == [(24, 16, 40, "abc")]
     assert told.source == "tuned"

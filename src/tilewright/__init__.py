@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from tilewright.compile_counter import Compiles as Compiles
+    from tilewright.compile_counter import compiles as compiles
     from tilewright.dtypes import BF16 as BF16
     from tilewright.dtypes import FP16 as FP16
     from tilewright.dtypes import FP32 as FP32
@@ -51,7 +53,11 @@ if TYPE_CHECKING:
     from tilewright.library.api import Matmul as Matmul
     from tilewright.library.api import explain as explain
     from tilewright.library.api import matmul as matmul
+    from tilewright.library.bundle import Bundle as Bundle
+    from tilewright.library.bundle import export_bundle as export_bundle
+    from tilewright.library.bundle import load_bundle as load_bundle
     from tilewright.library.support import supported as supported
+    from tilewright.library.warm import warmup as warmup
     from tilewright.plan_base import Plan as Plan
     from tilewright.planner.judge import judge as judge
     from tilewright.planner.plan import plan as plan
@@ -59,6 +65,7 @@ if TYPE_CHECKING:
 
 # Where each public name lives; the same names as above, which only type checkers read.
 _HOMES = {
+    "compile_counter": ("Compiles", "compiles"),
     "dtypes": ("BF16", "FP16", "FP32", "DType"),
     "epilogue.functions": (
         "abs", "clamp", "col_absmax", "col_max", "col_sum", "erf", "exp", "gelu", "log", "maximum", "minimum", "relu",
@@ -71,7 +78,9 @@ _HOMES = {
     ),
     "gpu": ("GpuSpec", "get_gpu", "known_gpus", "query_gpu"),
     "library.api": ("Matmul", "explain", "matmul"),
+    "library.bundle": ("Bundle", "export_bundle", "load_bundle"),
     "library.support": ("supported",),
+    "library.warm": ("warmup",),
     "plan_base": ("Plan",),
     "planner.judge": ("judge",),
     "planner.plan": ("plan",),

@@ -177,6 +177,12 @@ def clusters_that_fit(blocks: int, gpu: GpuSpec, sms: int | None = None) -> int:
     return fit
 
 
+def arch_of(compute_capability: tuple[int, int]) -> str:
+    """NVRTC's name for such a GPU, with the instructions that only it has: ``sm_90a``."""
+    major, minor = compute_capability
+    return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+
 def query_gpu(ordinal: int = 0) -> GpuSpec:
     """Describe the GPU that is present, through ``cuda.core``.
 

@@ -3,8 +3,11 @@
 A cubin and not PTX, so that a driver older than the compiler can still load it. Compiled kernels are kept below
 ``settings.cache_dir() / "cuda"`` in cuda.core's ``FileStreamProgramCache``: two files an entry, both written to a
 temporary name and then renamed. The first is the cubin, filed under its own SHA-256; the second, filed under a digest
-of the text, the options and the compiler's version, is a JSON record that names it and holds the compiler's report.
+of the text, the options and the compiler, is a JSON record that names it and holds the compiler's report.
 So a reader sees a whole entry or none, whatever other processes do, and damage to either file is noticed.
+
+A kernel that was provided (``provide``: by a bundle) or is in the cache is found without NVRTC being loaded, which
+takes tens of milliseconds; a provided one where there is no NVRTC, too.
 """
 
 from __future__ import annotations
@@ -16,14 +19,15 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from importlib import metadata
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tilewright import settings
+from tilewright.compile_counter import count
 from tilewright.errors import CompileError, TilewrightError, UnavailableError, UsageError
 from tilewright.ptxas import CompileReport, find_defeats, parse_report
 from tilewright.source import KernelSource
@@ -31,7 +35,12 @@ from tilewright.source import KernelSource
 INSTALL = "pip install 'tilewright[cuda13]'"
 CACHE_FOLDER = "cuda"
 CACHE_BYTES = 512 << 20  # thousands of kernels; beyond it the ones not read for longest go
-_LAYOUT = 2  # of a cache record; raise it when the record or the parsing of the report changes
+_LAYOUT = 3  # of a key and a cache record; raise it when the record or the parsing of the report changes
+_OPTIONS = {
+    "std": "c++20",
+    "ptxas_options": ["-v"],
+    "lineinfo": True,  # lets a profiler name the kernel's lines; the code stays the same
+}
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
 
@@ -72,6 +81,18 @@ def unavailable_reason() -> str | None:
     return None
 
 
+@cache
+def compiler() -> str:
+    """Which compiler there is here, in words, found without loading it where pip installed it.
+
+    Raises ``UnavailableError`` where there is none.
+    """
+    packages = {name: version for name in _PACKAGES if (version := installed_version(name))}
+    if not any("nvrtc" in name for name in packages):
+        packages["NVRTC"] = "{}.{}".format(*nvrtc_version())  # of a toolkit
+    return ", ".join(f"{name} {version}" for name, version in packages.items())
+
+
 def compile_kernel(source: KernelSource) -> Compiled:
     """Compile one kernel for ``source.arch``, or find it in the cache.
 
@@ -81,33 +102,64 @@ def compile_kernel(source: KernelSource) -> Compiled:
     """
     if source.arch is None or not _ARCH.fullmatch(source.arch):
         raise UsageError(f"{source.name}: arch is {source.arch!r}; NVRTC needs one such as 'sm_90a'")
-    core = _cuda_core()
-    options = core.ProgramOptions(
-        name=re.sub(r"[^\w.-]", "_", source.name) + ".cu",  # a folder in it would let #include reach the disk
-        arch=source.arch,
-        std="c++20",
-        ptxas_options=["-v"],
-        lineinfo=True,  # lets a profiler name the kernel's lines; the code stays the same
-    )
-    key = core.make_program_cache_key(
-        code=source.text,
-        code_type="c++",
-        options=options,
-        target_type="cubin",
-        extra_digest=f"tilewright {_LAYOUT} {source.entry}".encode(),
-    )
+    key = key_of(source)
     with _guard:
         lock = _locks.setdefault(key, threading.Lock())
     with lock:
-        store = _open_store(core)
-        compiled = _memory.get(key) or _load(store, key, source.name)
+        compiled = _memory.get(key)
         if compiled is None:
-            compiled = _compile(core, source, options)
-            _save(core, key, compiled)
+            compiled = _provided.get(key)
+            if compiled is not None:
+                count("bundled")
+        if compiled is None:
+            compiled = _kept_or_compiled(source, key)
         with _guard:
             while len(_memory) >= _MEMORY_ENTRIES:
                 _memory.pop(next(iter(_memory)))
             _memory[key] = replace(compiled, cached=True)
+    return compiled
+
+
+def key_of(source: KernelSource) -> str:
+    """What tells a kernel from all others, whichever compiler made it: a SHA-256 in hex of text, target and options."""
+    values = (_LAYOUT, source.name, source.text, source.arch, source.entry, _OPTIONS)
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def provide(kernels: Mapping[str, Compiled]) -> None:
+    """Have ``compile_kernel`` take these for the keys that they have (``key_of``), before the cache and NVRTC."""
+    with _guard:
+        for key, compiled in kernels.items():
+            _provided[key] = replace(compiled, cached=True)
+            _memory.pop(key, None)
+
+
+def missing_reason() -> str | None:
+    """Why there can be no kernels for a GPU here: cuda-core is missing, or NVRTC and nobody provided any. Else None."""
+    try:
+        _cuda_core()
+        if not _provided:
+            compiler()
+    except UnavailableError as error:
+        return str(error)
+    return None
+
+
+def _kept_or_compiled(source: KernelSource, key: str) -> Compiled:
+    filed = hashlib.sha256(f"{key} {compiler()}".encode()).digest()
+    core = _cuda_core()
+    store = _open_store(core)
+    compiled = _load(store, filed, source.name)
+    if compiled is not None:
+        count("cached")
+        return compiled
+    options = core.ProgramOptions(
+        name=re.sub(r"[^\w.-]", "_", source.name) + ".cu",  # a folder in it would let #include reach the disk
+        arch=source.arch,
+        **_OPTIONS,
+    )
+    compiled = _compile(core, source, options)
+    _save(core, filed, compiled)
     return compiled
 
 
@@ -119,17 +171,19 @@ def compile_side_by_side(sources: Iterable[KernelSource]) -> None:
 
 
 def forget() -> None:
-    """Forget what this process has compiled, and that it has warned; files in the cache folder stay."""
+    """Forget what this process has compiled, what bundles gave it, and that it has warned; files in the cache stay."""
     with _guard:
         _memory.clear()
+        _provided.clear()
         _stores.clear()
         _warned.clear()
 
 
 _MEMORY_ENTRIES = 256
 _guard = threading.Lock()
-_locks: dict[bytes, threading.Lock] = {}
-_memory: dict[bytes, Compiled] = {}
+_locks: dict[str, threading.Lock] = {}
+_memory: dict[str, Compiled] = {}
+_provided: dict[str, Compiled] = {}
 _stores: dict[Path, Any] = {}  # opening one scans its folder
 _warned: set[str] = set()
 
@@ -141,7 +195,6 @@ class _CudaCore:
     Program: Any
     ProgramOptions: Any
     FileStreamProgramCache: Any
-    make_program_cache_key: Any
 
 
 _importing = threading.Lock()  # cuda.core 1.2 cannot be imported by two threads at once
@@ -155,10 +208,10 @@ def _cuda_core() -> _CudaCore:
 def _import_cuda_core() -> _CudaCore:
     try:
         from cuda.core import Program, ProgramOptions
-        from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
+        from cuda.core.utils import FileStreamProgramCache
     except (ImportError, RuntimeError) as error:
         raise _unavailable(error) from error
-    return _CudaCore(Program, ProgramOptions, FileStreamProgramCache, make_program_cache_key)
+    return _CudaCore(Program, ProgramOptions, FileStreamProgramCache)
 
 
 def _unavailable(error: Exception) -> UnavailableError:
@@ -175,6 +228,8 @@ _PACKAGES = ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvr
 
 def installed_version(package: str) -> str | None:
     """The version of an installed distribution; None when it is not installed."""
+    from importlib import metadata  # a tenth of what importing this package takes
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -190,7 +245,9 @@ def _compile(core: _CudaCore, source: KernelSource, options: Any) -> Compiled:
         cubin = bytes(program.compile("cubin", logs=logs).code)
     except Exception as error:  # cuda.core has no public base class for what its compiler raises
         raise _compile_failure(error, source, version) from error
-    seconds = time.perf_counter() - start
+    finally:
+        seconds = time.perf_counter() - start
+        count("compiled", seconds)
     if f".text.{source.entry}\0".encode() not in cubin:  # the section an unmangled kernel lies in
         raise CompileError(
             f'{source.name} has no kernel {source.entry}: is it extern "C" __global__?', source=source.text

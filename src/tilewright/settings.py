@@ -26,7 +26,8 @@ from tilewright.errors import UsageError
 T = TypeVar("T")
 
 # Folders below cache_dir(), each owned by the module that fills it; all that ``tilewright cache clear`` removes.
-CACHE_FOLDERS = ("emulator", "cuda")
+CACHE_FOLDERS = ("emulator", "cuda", "choices")
+WINNERS = Path("tune", "winners.sqlite3")  # below it too, and not cleared: it cost hours
 
 
 @dataclass(frozen=True)

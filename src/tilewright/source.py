@@ -64,7 +64,7 @@ def flatten(path: Path, target: Target, header: str, epilogue: str | None = None
 def kernels_digest() -> str:
     """The text of all kernels as a GPU's compiler sees it, in 16 hex digits of its SHA-256: which kernels these are."""
     found = hashlib.sha256()
-    folders = (CUDA_ROOT / name for name in ("rungs", "branches", "tw", "gpu"))
+    folders = (CUDA_ROOT / name for name in ("rungs", "branches", "library", "tw", "gpu"))
     for path in sorted(path for folder in folders for path in folder.rglob("*.cu*")):
         found.update(f"{_label(path)}\0{path.read_text(encoding='utf-8')}\0".encode())
     return found.hexdigest()[:16]

@@ -30,6 +30,7 @@ from tilewright.backends.cuda_launch import launch
 from tilewright.backends.cuda_tensor_map import encode
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError, UnavailableError, UsageError
+from tilewright.gpu import arch_of
 from tilewright.nvrtc import Compiled, compile_kernel, nvrtc_version
 from tilewright.problem import Layout
 from tilewright.ptxas import CompileReport
@@ -232,9 +233,8 @@ class CudaBackend:
 
     @property
     def arch(self) -> str:
-        """NVRTC's name for this GPU, with the instructions that only it has: ``sm_90a``."""
-        major, minor = self.compute_capability
-        return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+        """NVRTC's name for this GPU (``gpu.arch_of``)."""
+        return arch_of(self.compute_capability)
 
     def launch(
         self,

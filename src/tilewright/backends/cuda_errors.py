@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilewright.errors import LaunchError, TilewrightError, UnavailableError
-from tilewright.nvrtc import INSTALL, nvrtc_version, unavailable_reason
+from tilewright.nvrtc import INSTALL, missing_reason, nvrtc_version
 
 _STATUS = re.compile(r"CUDA_ERROR_\w+")
 _RUNTIME_STATUS = re.compile(r"cudaError([A-Z]\w+)")  # cuda.core makes a few calls through the CUDA runtime
@@ -144,7 +144,7 @@ def driver_version() -> tuple[int, int] | None:
 
 def cuda_unavailable_reason() -> str | None:
     """Why kernels cannot run on a GPU here, in one sentence; None when they can. Initialises the driver."""
-    if (reason := unavailable_reason()) is not None:
+    if (reason := missing_reason()) is not None:
         return reason
     try:
         with driver_errors("looking for a GPU"):

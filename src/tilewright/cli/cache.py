@@ -13,7 +13,7 @@ from tilewright import settings
 from tilewright.cli import output
 from tilewright.cli.options import Json
 
-app = typer.Typer(no_args_is_help=True, help="The compiled kernels kept on disk.")
+app = typer.Typer(no_args_is_help=True, help="The compiled kernels and the choices kept on disk.")
 
 
 def _contents(root: Path) -> list[tuple[str, int, int]]:
@@ -48,7 +48,7 @@ def info(json: Json = False) -> None:
 
 @app.command("clear")
 def clear(json: Json = False) -> None:
-    """Remove every compiled kernel. Only tilewright's own folders are touched, whatever else lies beside them."""
+    """Remove all compiled kernels and choices. Only tilewright's own folders are touched, whatever else lies beside."""
     root = settings.cache_dir()
     contents = _contents(root)
     before = _identities(root)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tilewright.errors import UsageError
 from tilewright.library import hot
 from tilewright.library.arrange import results_of
 from tilewright.library.arrays import Array, view
 from tilewright.library.calls import explained, made_ready, run, tight, tuned
-from tilewright.library.explain import Explanation
 from tilewright.library.fused import after_of
 from tilewright.library.pair import pair_of
 from tilewright.library.ready import Ready
 from tilewright.library.request import Options, Request, request_of
 from tilewright.plan_base import Plan
+
+if TYPE_CHECKING:
+    from tilewright.library.explain import Explanation
 
 _PLAIN = Options()
 
@@ -172,6 +174,11 @@ class Matmul:
         self._found: hot.Found | None = None
         self._checked: tuple[int, ...] = ()
         self._keys: tuple[Any, ...] = ()
+
+    @property
+    def request(self) -> Request:
+        """The call that it makes. Raises ``UsageError`` once it is closed."""
+        return self._open()
 
     def plan(self) -> Plan | None:
         """Choose and compile, if that was not done. Returns the plan; None where the result has no elements."""

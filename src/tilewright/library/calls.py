@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.dtypes import DType
 from tilewright.epilogue.functions import INITIAL
 from tilewright.errors import UsageError
 from tilewright.library import staging
-from tilewright.library.arrange import Results, arranged, results_of
+from tilewright.library.answers import answer
+from tilewright.library.arrange import Arranged, Results, arranged, results_of
 from tilewright.library.arrays import HOST, Array, place, view
 from tilewright.library.choose import choose
-from tilewright.library.explain import Explanation, explanation
 from tilewright.library.fused import After
 from tilewright.library.ready import Place, Ready, forget, place_of, ready_for
 from tilewright.library.request import Request, require_apart, require_outs
 from tilewright.library.results import empty, stream_of, used_on
+
+if TYPE_CHECKING:
+    from tilewright.library.explain import Explanation
 
 
 def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
@@ -101,17 +104,24 @@ def tight(request: Request, results: Results) -> tuple[Array, ...]:
     return tuple(found)
 
 
-def explained(request: Request) -> Explanation:
-    """What a request would do: nothing is compiled."""
+def laid_out(request: Request) -> Arranged:
+    """The product of a request, its results as they will lie, and NumPy's arrays as they will on a GPU."""
     results = results_of(request)
     require_outs(request, results.shapes)
-    emulated = request.options.backend == "emulator"
     seen, outs = request, request.outs or tight(request, results)
-    if request.a.device == HOST and not emulated:
+    if request.a.device == HOST and request.options.backend != "emulator":
         seen = _with_arrays(request, lambda each: staging.laid(each, 0))
         outs = tuple(staging.laid_room(*each, 0) for each in zip(results.shapes, results.dtypes, strict=True))
-    laid = arranged(seen, seen.a, seen.b, outs)
-    choice = None if laid.empty else choose(laid.question, request.options.plan)
+    return arranged(seen, seen.a, seen.b, outs)
+
+
+def explained(request: Request) -> Explanation:
+    """What a request would do: nothing is compiled."""
+    from tilewright.library.explain import explanation  # with the planner's words, for who asks
+
+    laid = laid_out(request)
+    emulated = request.options.backend == "emulator"
+    choice = None if laid.empty else answer(laid.question, request.options.plan, anew=True)
     where = "the emulator" if emulated else place(max(request.a.device, 0))
     return explanation(request, laid.question.product, choice, where, laid.after)
 

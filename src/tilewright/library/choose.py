@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
+from typing import TYPE_CHECKING
 
+from tilewright import settings
 from tilewright.dtypes import DType
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.library import pack
@@ -14,15 +16,13 @@ from tilewright.library.layouts import Lines, lines_of, packed_layout
 from tilewright.library.pair import SECOND, choose_pair
 from tilewright.library.shapes import Product, View
 from tilewright.plan_base import Plan
-from tilewright.planner.candidate import Candidate
-from tilewright.planner.family import priced
-from tilewright.planner.machine import Machine
-from tilewright.planner.plan import machine_of
-from tilewright.planner.plan import plan as planned
-from tilewright.planner.planning import Planning
 from tilewright.problem import SIZE_LIMIT, Layout, Problem
 from tilewright.tune.key import PLAIN
-from tilewright.tune.lookup import winner
+
+if TYPE_CHECKING:  # the planner and its tables are for who asks it: most processes find what it said (``kept``)
+    from tilewright.planner.candidate import Candidate
+    from tilewright.planner.machine import Machine
+    from tilewright.planner.planning import Planning
 
 OFFSETS = (0, 0, 0)
 INVARIANT_ROWS = 4096  # for which a plan is made that serves every number of rows
@@ -70,8 +70,8 @@ class Packing:
 class Choice:
     """A kernel's plan for a product. ``problem`` is what it computes, after packing; ``us`` is predicted, with it.
 
-    ``source`` is ``tuned``, ``planned``, ``given`` or ``invariant``. ``lines`` are those of A, B and C as the kernel is
-    given them.
+    ``source`` is ``tuned``, ``planned``, ``given``, ``invariant`` or ``bundled``. ``lines`` are those of A, B and C as
+    the kernel is given them. ``planning`` is None where the planner was not asked this time.
     """
 
     plan: Plan
@@ -91,6 +91,11 @@ def choose(question: Question, given: Plan | None = None) -> Choice:
     ``given`` forces a plan; operands that it cannot take are packed. Raises ``UsageError`` where no kernel, or not the
     given one, computes it.
     """
+    from tilewright.planner.plan import machine_of
+
+    found = tuned(question) if given is None else None
+    if found is not None:
+        return found
     machine, _ = machine_of(None, question.sms, None)
     if given is not None and question.batch_invariant:
         raise UsageError("plan is given and batch_invariant is True, which chooses the plan: give one of them")
@@ -101,9 +106,6 @@ def choose(question: Question, given: Plan | None = None) -> Choice:
         return _given(given, question, lines, machine)
     if question.batch_invariant:
         return _invariant(question, lines, machine)
-    found = _tuned(question, lines, machine) if question.sms is None else None
-    if found is not None:
-        return found
     options = list(_options(question, lines, machine))
     if not options:
         raise UsageError(f"no kernel computes {question.dtype} with a result in {question.out_dtype}")
@@ -119,6 +121,9 @@ def _invariant(question: Question, lines: Mapping[str, Lines], machine: Machine)
     It is planned for ``INVARIANT_ROWS`` rows, of kernels that add up K in one order wherever a tile lies; only what no
     kernel reads is packed. The runner-up is what would run otherwise.
     """
+    from tilewright.planner.family import priced
+    from tilewright.planner.plan import plan as planned
+
     packs, after = packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
     problem, p = problem_of(question, after), question.product
     wide = _with_columns(problem, INVARIANT_ROWS) if p.swapped else with_rows(problem, INVARIANT_ROWS)
@@ -174,6 +179,8 @@ def _layout(lines: Lines) -> Layout:
 
 def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Iterator[Choice]:
     """The planner's pick for each set of operands that may be packed, those that must be in every one."""
+    from tilewright.planner.plan import plan as planned
+
     must = [name for name in "ab" if lines[name].layout is None]
     may = [name for name in "ab" if name not in must and not lines[name].aligned]
     for count in range(len(may) + 1):
@@ -261,18 +268,21 @@ def us_of(candidate: Candidate) -> float:
 def packed(
     question: Question,
     lines: Mapping[str, Lines],
-    names: list[str],
-    machine: Machine,
+    names: Sequence[str],
+    machine: Machine | None,
     wanted: Mapping[str, Layout] | None = None,
 ) -> tuple[tuple[Packing, ...], dict[str, Lines]]:
-    """What packing these operands takes, in the layouts that are ``wanted``, and the lines of all after it."""
+    """What packing these operands takes, and the lines of all after it. Without a machine no time is predicted.
+
+    They have the layouts that are ``wanted``, by operand, where any are.
+    """
     after, packs = dict(lines), []
     for name in names:
         array = strided(question, name, 0)
         layout = (wanted or {}).get(name) or packed_layout(question.view(name))
         copy = pack.tight(array, layout)
         after[name] = Lines(layout, copy.ld, True)
-        us = pack.predicted_us(array, layout, machine)
+        us = 0.0 if machine is None else pack.predicted_us(array, layout, machine)
         moved = array.elements * question.dtype.itemsize + copy.nbytes
         packs.append(Packing(name, array, layout, lines[name].why or f"the plan takes it {layout}-major", moved, us))
     return tuple(packs), after
@@ -293,6 +303,8 @@ def three(values: Sequence[int], fill: int) -> tuple[int, int, int]:
 
 def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice:
     """A plan that the caller brings: operands are packed where it does not take them."""
+    from tilewright.planner.family import priced
+
     if not isinstance(plan, Plan):
         raise UsageError(f"plan is a {type(plan).__name__}; it must be a Plan, such as tilewright.plan(...).pick.plan")
     if plan.paired:
@@ -325,17 +337,37 @@ def needs(plan: Plan) -> set[str]:
     return {box.operand for box in plan.tensor_boxes} | (set(plan.wide) if plan.aligned else set())
 
 
-def _tuned(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice | None:
+def tuned(question: Question) -> Choice | None:
     """The winner in the database of this GPU, where there is a GPU and a winner; what no kernel reads is packed."""
-    packs, after = packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
+    whole = question.sms is None and question.second is None and not question.product.batch
+    if not whole or question.batch_invariant or not _any_winners():
+        return None
+    from tilewright.tune.lookup import measured, winner
+
+    lines = operand_lines(question)
+    must = [name for name in "ab" if lines[name].layout is None]
+    _, after = packed(question, lines, must, None)
     problem = problem_of(question, after)
     letters = "".join(name for name in "abc" if after[name].aligned) or "none"
+    if not measured(problem, epilogue=question.epilogue, alignment=letters):
+        return None
     try:
-        plan = None if question.product.batch else winner(problem, epilogue=question.epilogue, alignment=letters)
+        plan = winner(problem, epilogue=question.epilogue, alignment=letters)
     except UnavailableError:
         return None
     if plan is None or not needs(plan) <= set(letters) or not _applies(question, plan):
         return None
+    from tilewright.planner.family import priced
+    from tilewright.planner.plan import machine_of
+
+    machine, _ = machine_of(None, None, None)
+    packs, after = packed(question, lines, must, machine)
     candidate = priced(plan, problem, machine)
     us = us_of(candidate) + sum(each.us for each in packs)
     return Choice(plan, "tuned", problem, after, packs, us, candidate.label, None, None)
+
+
+def _any_winners() -> bool:
+    """Whether a database of winners may be there, told without SQLite."""
+    folders = (settings.wanted_cache_dir(), settings.cache_dir())
+    return any(folder is not None and (folder / settings.WINNERS).exists() for folder in folders)

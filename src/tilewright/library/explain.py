@@ -20,6 +20,7 @@ _CALLED = {SECOND: "b[1]"}
 _SOURCES = {
     "tuned": "it was measured to be fastest on this GPU (tilewright tune)",
     "planned": "the planner predicts the shortest time for it",
+    "bundled": "a bundle that was loaded says so (load_bundle)",
     "given": "the caller named it",
     "invariant": "it gives a row the same bits for every number of rows (batch_invariant); the runner-up would not",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from tilewright.dtypes import BF16, FP32, DType
 from tilewright.epilogue.code import ArrayValue
 from tilewright.errors import UsageError
 from tilewright.plan_base import LARGEST_GRID, header_of
-from tilewright.planner.machine import Machine
-from tilewright.planner.supply import DRAW_BYTES_PER_S
 from tilewright.problem import SIZE_LIMIT, Layout
 from tilewright.run import Launch, overlap, target_of
 from tilewright.source import CUDA_ROOT, KernelSource, flatten
+
+if TYPE_CHECKING:
+    from tilewright.planner.machine import Machine
 
 FILE = CUDA_ROOT / "library" / "pack.cu"
 CHUNK_BYTES = 16
@@ -201,6 +202,8 @@ def predicted_us(array: Strided, layout: Layout, machine: Machine) -> float:
     An element brings a sector of 32 bytes with it where its neighbours lie further away than that. An SM draws no more
     than ``supply.DRAW_BYTES_PER_S``.
     """
+    from tilewright.planner.supply import DRAW_BYTES_PER_S  # who packs needs no planner
+
     copy, c = tight(array, layout), machine.calibration
     if not array.elements:
         return 0.0

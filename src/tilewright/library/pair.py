@@ -13,14 +13,12 @@ from tilewright.errors import UsageError
 from tilewright.library.layouts import Lines, lines_of, packed_layout
 from tilewright.plan_base import Plan
 from tilewright.plan_tensor import LAST, TensorPlan
-from tilewright.planner.candidate import Candidate
-from tilewright.planner.family import priced
-from tilewright.planner.machine import Machine
-from tilewright.planner.plan import plan as planned
 from tilewright.problem import Layout, Problem
 
 if TYPE_CHECKING:
     from tilewright.library.choose import Choice, Question
+    from tilewright.planner.candidate import Candidate
+    from tilewright.planner.machine import Machine
 
 SECOND = "second"  # what the second B is called beside "a", "b" and "c"
 
@@ -43,6 +41,8 @@ def lines_of_second(question: Question) -> Lines:
 def choose_pair(question: Question, given: Plan | None, machine: Machine) -> Choice:
     """The plan of a pair. Raises ``UsageError`` for operands and results that no kernel has, and a plan of another."""
     from tilewright.library import choose
+    from tilewright.planner.family import priced
+    from tilewright.planner.plan import plan as planned
 
     lines = {**choose.operand_lines(question), SECOND: lines_of_second(question)}
     p = question.product

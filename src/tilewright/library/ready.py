@@ -10,9 +10,10 @@ from typing import Any
 
 from tilewright.backends.base import Backend
 from tilewright.errors import UnavailableError, UsageError
+from tilewright.library.answers import answer
 from tilewright.library.arrange import Arranged, arranged
 from tilewright.library.arrays import HOST, Array, place
-from tilewright.library.choose import Choice, choose
+from tilewright.library.choose import Choice
 from tilewright.library.pair import SECOND
 from tilewright.library.prepared import Prepared, make_ready
 from tilewright.library.request import Request
@@ -127,7 +128,7 @@ def _made(at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request
     near = tuple((x.extent[0] - x.pointer, x.extent[1] - x.pointer) for x in (a, b, outs[0]))
     if laid.empty:
         return Ready(laid, None, None, near)
-    choice = choose(laid.question, request.options.plan)
+    choice = answer(laid.question, request.options.plan)
     return Ready(laid, choice, make_ready(at.backend, laid.question, choice, at.workspaces, laid.after), near)
 
 

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
-from tilewright.tune.lookup import forget, winner
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilewright.tune.lookup import forget, winner
 
 __all__ = ["forget", "winner"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tilewright.tune import lookup  # and SQLite with it, which a product that nobody tuned does without
+
+    return getattr(lookup, name)

@@ -49,6 +49,12 @@ def winner(
     return found
 
 
+def measured(problem: Problem, *, epilogue: str = PLAIN, alignment: str | None = None, db: Path | None = None) -> bool:
+    """Whether the database has a winner for such a problem, of whatever GPU: none is asked for."""
+    what = What.of(problem, epilogue, alignment)
+    return any(key[1] == what for key in _table(db))
+
+
 def forget() -> None:
     """Forget what was read, so that the next question finds what was tuned since."""
     _answers.clear()

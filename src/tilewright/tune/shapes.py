@@ -26,7 +26,7 @@ def problems_of(words: Sequence[str], dtype: str, layouts: tuple[Layout, Layout]
 
 def _of_word(word: str, given: Mapping[str, Any]) -> Iterator[Problem]:
     if (sizes := _sizes(word)) is not None:
-        yield _problem(sizes, given, word)
+        yield problem_of(sizes, given, word)
         return
     path = Path(word)
     try:
@@ -43,7 +43,7 @@ def _of_word(word: str, given: Mapping[str, Any]) -> Iterator[Problem]:
         return
     for number, line in enumerate(text.splitlines(), start=1):
         if shape := line.partition("#")[0].strip():
-            yield _problem(shape, given, f"{word}:{number}")
+            yield problem_of(shape, given, f"{word}:{number}")
 
 
 def _of_json(values: Any, given: Mapping[str, Any], where: str) -> Iterator[Problem]:
@@ -54,10 +54,14 @@ def _of_json(values: Any, given: Mapping[str, Any], where: str) -> Iterator[Prob
     if not isinstance(values, list):
         raise UsageError(f"{where} is {values!r}; a list of shapes is possible, or lists by name")
     for number, each in enumerate(values, start=1):
-        yield _problem(each, given, f"{where}, shape {number}")
+        yield problem_of(each, given, f"{where}, shape {number}")
 
 
-def _problem(shape: Any, given: Mapping[str, Any], where: str) -> Problem:
+def problem_of(shape: Any, given: Mapping[str, Any], where: str) -> Problem:
+    """One shape, as text, three sizes or an object; ``given`` fields are those of one that does not say.
+
+    Raises ``UsageError``, in which ``where`` is what it is called.
+    """
     sizes = _sizes(shape) if isinstance(shape, str) else shape
     if isinstance(sizes, Mapping):
         values = {**given, **sizes}

@@ -25,7 +25,6 @@ from tilewright.tune.rows import Row
 
 SCHEMA_VERSION = 1
 BUSY_S = 30.0
-FOLDER, NAME = "tune", "winners.sqlite3"
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # File systems of another machine: write-ahead logging needs memory that all who use the file share
 # (sqlite.org/wal.html, "WAL does not work over a network filesystem").
@@ -58,7 +57,7 @@ class Store:
     @property
     def path(self) -> Path:
         """Where rows are written to. Where the cache folder cannot be written it is a temporary one."""
-        return self._given or settings.cache_dir() / FOLDER / NAME
+        return self._given or settings.cache_dir() / settings.WINNERS
 
     @property
     def lasting(self) -> bool:
@@ -71,7 +70,7 @@ class Store:
         if self._given is not None:
             return [self._given]
         wanted = settings.wanted_cache_dir()
-        return list(dict.fromkeys([wanted / FOLDER / NAME] * (wanted is not None) + [self.path]))  # type: ignore[operator]
+        return list(dict.fromkeys([wanted / settings.WINNERS] * (wanted is not None) + [self.path]))  # type: ignore[operator]
 
     def put(self, rows: Iterable[Row]) -> None:
         """Add rows, in place of those of the same keys, in one transaction. Raises ``UsageError``."""
