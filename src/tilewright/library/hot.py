@@ -16,6 +16,7 @@ from tilewright.epilogue.captured import key_of
 from tilewright.epilogue.compose import name_of
 from tilewright.library.arrays import HOST, view
 from tilewright.library.fused import bits
+from tilewright.library.pair import SECOND
 from tilewright.library.ready import Ready
 from tilewright.library.request import Request
 from tilewright.library.results import torch_stream, used_on
@@ -55,6 +56,9 @@ class Known:
             for name, each in arrays
             if name in ready.members
         }
+        second = None if request.after is None else request.after.second
+        if second is not None:
+            self.more_near[SECOND] = (second.extent[0] - second.pointer, second.extent[1] - second.pointer)
 
     def run(self, a: Any, out: Any, found: Found, stream: Any, values: Values | None) -> Any:
         """Queue the call whose key this was found by, and return the result; ``MISSED`` where memory may overlap."""
@@ -111,7 +115,7 @@ def found_by(a: Any, b: Any, out: Any, more: Any) -> Found | None:
 
 def found_after(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any) -> tuple[Any, Values] | None:
     """The part of a key that says what follows the product, and the values of that; None goes the long way."""
-    if not _Torch.types or type(alpha) not in _NUMBERS or type(beta) not in _NUMBERS:
+    if type(alpha) not in _NUMBERS or type(beta) not in _NUMBERS or not (_Torch.types or _knows_torch()):
         return None
     function = key_of(epilogue)
     if function is None:  # what it captured may have changed unseen
@@ -137,6 +141,22 @@ def found_after(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: A
     return tuple(key), values
 
 
+def of_pair(b: Any, said: tuple[Any, Values]) -> tuple[Any, tuple[Any, Values] | None]:
+    """The first B of a pair, and what ``found_after`` said with the second; None goes the long way."""
+    second: Any = b[1] if len(b) == 2 else None
+    if type(second) not in _Torch.types or (second.requires_grad and _Torch.grad_enabled()):
+        return b, None
+    try:
+        at = second.data_ptr()
+        geometry = (
+            SECOND, second.shape, second.stride(), second.dtype, second.get_device(), at & 15, second.is_neg(),
+        )  # fmt: skip
+    except RuntimeError:
+        return b, None
+    key, values = said
+    return b[0], ((key, geometry), {**values, SECOND: at})
+
+
 _NUMBERS = (int, float)
 
 
@@ -149,6 +169,8 @@ def remember(found: Found, request: Request, result: Any, ready: Ready) -> Known
     """Keep what the long way made of a key, for one result on a GPU."""
     if request.a.device == HOST or type(result) not in _Torch.types:
         return None
+    if ready.members[:1] == (SECOND,) and not found[3] and result.stride()[-2] != result.shape[-1]:
+        return None  # its rows are longer than what would be made here
     known = _known[found[0]] = Known(ready, result, request)
     while len(_known) > MOST_KNOWN:
         _known.popitem(last=False)
@@ -162,11 +184,16 @@ def forget() -> None:
 
 def _is_torch(array: Any) -> bool:
     """Whether it is a plain tensor, once PyTorch is imported: then its types are known from here on."""
+    return not _Torch.types and _knows_torch() and type(array) in _Torch.types
+
+
+def _knows_torch() -> bool:
+    """Whether PyTorch is imported, whose types are then known."""
     torch = sys.modules.get("torch")
-    if _Torch.types or torch is None or not hasattr(torch, "Tensor"):
+    if torch is None or not hasattr(torch, "Tensor"):
         return False
     _Torch.grad_enabled = torch.is_grad_enabled
     _Torch.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", torch_stream)
     _Torch.empty = torch.empty
     _Torch.types = (torch.Tensor, torch.nn.Parameter)
-    return type(array) in _Torch.types
+    return True
