@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import keyword
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +84,11 @@ def compose(
     fn: Callable[..., Any] | None = None,
     args: Mapping[str, Described] | None = None,
     out_dtypes: Sequence[DType],
+    strided: Collection[str] = (),
 ) -> Composed:
     """The epilogue of a call. ``out_dtypes`` has the dtype of C; then those of the other outputs, C's where it ends.
+
+    ``strided`` names those of the other outputs (``out1``, ...) whose columns do not lie side by side.
 
     ``fn(acc, **args)`` is traced, but for a function that was with such arguments and has captured the same
     (``captured.key_of``). Raises ``UsageError`` for a ``beta`` without ``c``, ``args`` without ``fn``, and what
@@ -98,10 +101,10 @@ def compose(
     factors = (alpha == 1, 1 if beta == 1 else None if beta else 0)
     named = tuple(sorted((args or {}).items(), key=lambda item: str(item[0])))
     captured = key_of(fn)
-    key = (factors, c if beta else None, bias, captured, named, tuple(out_dtypes))
+    key = (factors, c if beta else None, bias, captured, named, tuple(out_dtypes), frozenset(strided))
     found = _known.get(key) if captured is not None else None
     if found is None:
-        found = _composed(*factors, c, bias, fn, dict(named), out_dtypes)
+        found = _composed(*factors, c, bias, fn, dict(named), out_dtypes, strided)
         if captured is not None:
             with _guard:
                 while len(_known) >= _MOST_KNOWN:
@@ -123,6 +126,7 @@ def _composed(
     fn: Callable[..., Any] | None,
     args: Mapping[str, Described],
     out_dtypes: Sequence[DType],
+    strided: Collection[str],
 ) -> Composed:
     """``compose`` anew. ``beta`` is 0, 1 or, for any other number, None."""
     builder = GraphBuilder()
@@ -143,7 +147,7 @@ def _composed(
     if fn is not None:
         places = call(fn, builder, value, {name: symbol(name_of(name), seen) for name, seen in args.items()})
     graph = builder.graph(places)
-    return Composed(_code(graph, given, _completed(out_dtypes, len(places))), graph)
+    return Composed(_code(graph, given, _completed(out_dtypes, len(places)), strided), graph)
 
 
 def _completed(dtypes: Sequence[DType], count: int) -> tuple[DType, ...]:
@@ -154,7 +158,9 @@ def _completed(dtypes: Sequence[DType], count: int) -> tuple[DType, ...]:
     return (*dtypes, *[dtypes[0]] * (count - len(dtypes)))
 
 
-def _code(graph: Graph, given: Mapping[str, Described], out_dtypes: Sequence[DType]) -> EpilogueCode:
+def _code(
+    graph: Graph, given: Mapping[str, Described], out_dtypes: Sequence[DType], strided: Collection[str]
+) -> EpilogueCode:
     """The text, and what a launch has to hand in for it."""
     if graph.plain:
         return PLAIN
@@ -164,11 +170,18 @@ def _code(graph: Graph, given: Mapping[str, Described], out_dtypes: Sequence[DTy
     arrays = sum(spec.kind == "array" for spec in (*reads, *writes))
     if arrays > MAX_ARRAYS:
         raise UsageError(f"the epilogue reads and writes {arrays} arrays beside C; at most {MAX_ARRAYS} are possible")
-    return EpilogueCode(_text(graph, inputs, reads, writes), tuple(reads), tuple(writes))
+    return EpilogueCode(_text(graph, inputs, reads, writes, strided), tuple(reads), tuple(writes))
 
 
-def _text(graph: Graph, inputs: Mapping[str, Described], members: Sequence[ArgSpec], written: Sequence[ArgSpec]) -> str:
+def _text(
+    graph: Graph,
+    inputs: Mapping[str, Described],
+    members: Sequence[ArgSpec],
+    written: Sequence[ArgSpec],
+    strided: Collection[str],
+) -> str:
     outputs = [spec.name for spec in written]
+    writes = {name: "<tw::Along::kStrided>" if name in strided else "" for name in outputs}
     reads = {name: _ALONG[seen.along] for name, seen in inputs.items() if seen.along}
     lines = [
         "namespace epilogue {",
@@ -185,7 +198,7 @@ def _text(graph: Graph, inputs: Mapping[str, Described], members: Sequence[ArgSp
         *(f"    const {node.kind} v{place} = {_expression(node, reads)};" for place, node in enumerate(graph.nodes)),
         *(f"    {name}[i] = v{place};" for name, place in zip((ACC, *outputs), graph.outputs, strict=True)),
         "  }",
-        *(f"  tw::epilogue_write(args.{name}, {name}, at);" for name in outputs),
+        *(f"  tw::epilogue_write{along}(args.{name}, {name}, at);" for name, along in writes.items()),
         "}",
         "}  // namespace epilogue",
     ]

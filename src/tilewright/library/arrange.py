@@ -61,7 +61,8 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     if after is None:
         return Arranged(question, None)
     views = dict(zip(axes, p.more, strict=True))
-    composed = after.composed(described(dtypes, views), [each.dtype for each in outs])
+    apart = {name for name, seen in views.items() if name not in dtypes and seen.cols > 1 and seen.col != 1}
+    composed = after.composed(described(dtypes, views), [each.dtype for each in outs], apart)
     if composed.code == PLAIN:
         return Arranged(question, None)
     return Arranged(replace(question, epilogue=composed.code.digest), fused(composed, views, starts, MORE, stand_in))

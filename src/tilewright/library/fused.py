@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +63,13 @@ class After:
             found[name] = place(said, *seen, m, n, batch, _ROLES.get(name, "argument"))
         return found
 
-    def composed(self, described: Mapping[str, Described], out_dtypes: Sequence[DType]) -> Composed:
-        """The epilogue for arrays that lie as described. Raises ``UsageError`` for what cannot be traced."""
+    def composed(
+        self, described: Mapping[str, Described], out_dtypes: Sequence[DType], strided: Collection[str] = ()
+    ) -> Composed:
+        """The epilogue for arrays that lie as described; ``strided`` as ``compose`` has it.
+
+        Raises ``UsageError`` for what cannot be traced.
+        """
         args = {name: seen for name, seen in described.items() if name.startswith("arg_")}
         args |= {name: NUMBER for name, _ in self.numbers}
         return compose(
@@ -75,6 +80,7 @@ class After:
             fn=self.fn,
             args={name.removeprefix("arg_"): seen for name, seen in args.items()},
             out_dtypes=out_dtypes,
+            strided=strided,
         )
 
 
