@@ -68,6 +68,7 @@ def long_way(emulator: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
         ("types", (Tensor,)),
         ("grad_enabled", lambda: True),
         ("raw_stream", lambda index: 0),
+        ("written", lambda tensor: None),
         ("empty", lambda shape, dtype, device: Tensor(np.full(shape, np.nan, dtype))),
     ):
         monkeypatch.setattr(hot._Torch, name, value)

@@ -160,7 +160,11 @@ def _torch(tensor: Any, name: str) -> Array:
     if tensor.is_neg():
         raise UsageError(f"{name} is a view that negates its elements; resolve_neg() makes a tensor of them")
     where = HOST if device.type == "cpu" else device.index
-    return Array(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype, where, "torch", tensor)
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError:  # PyTorch's own says no more
+        raise UsageError(f"{name} is a tensor without memory of its own, as inside of torch.vmap") from None
+    return Array(pointer, tuple(tensor.shape), tensor.stride(), dtype, where, "torch", tensor)
 
 
 def torch_dtypes() -> dict[Any, DType]:

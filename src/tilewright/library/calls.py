@@ -15,7 +15,7 @@ from tilewright.library.explain import Explanation, explanation
 from tilewright.library.fused import After
 from tilewright.library.ready import Place, Ready, forget, place_of, ready_for
 from tilewright.library.request import Request, require_apart, require_outs
-from tilewright.library.results import empty, stream_of, used_on
+from tilewright.library.results import empty, stream_of, used_on, written
 
 
 def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
@@ -35,6 +35,7 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     ready = ready_for(at, request.a, request.b, outs, request, results.digest)
     ready(request.a.pointer, request.b.pointer, outs[0].pointer, on, members(ready, request.after, outs))
     if not made:
+        written(request.outs)
         return out, ready
     if stream is not None and at.backend.name == "cuda":
         for each in made:

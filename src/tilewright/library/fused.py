@@ -56,8 +56,8 @@ class After:
         found = {}
         for name, array in self.arrays:
             seen: Axes = (array.shape, array.strides)
-            # A vector operand leaves an axis of the result out: so do arrays of the result's dimensions.
-            if len(array.shape) == len(shape) and (len(a) == 1 or len(b) == 1):
+            # A vector operand leaves an axis of the result out: so do arrays that are broadcast to the result.
+            if len(array.shape) <= len(shape) and (len(a) == 1 or len(b) == 1):
                 seen = as_matrices(seen, len(a), len(b))
             said = name.removeprefix("arg_")
             found[name] = place(said, *seen, m, n, batch, _ROLES.get(name, "argument"))

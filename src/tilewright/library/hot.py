@@ -37,6 +37,8 @@ class _Torch:
     grad_enabled: Any = None
     raw_stream: Any = None
     empty: Any = None
+    written: Any = None
+    """Tells autograd that a tensor has changed, which it may have kept for a backward pass."""
 
 
 class Known:
@@ -81,6 +83,8 @@ class Known:
             self.ready(at_a, at_b, at_out, on)
         else:
             self.ready(at_a, at_b, at_out, on, tuple([values[name] for name in self.members]))
+        if not made:
+            _Torch.written(out)
         return out
 
 
@@ -93,7 +97,7 @@ def found_by(a: Any, b: Any, out: Any, more: Any) -> Found | None:
         return None
     if type(b) not in _Torch.types or (out is not None and type(out) not in _Torch.types):
         return None
-    if (a.requires_grad or b.requires_grad) and _Torch.grad_enabled():
+    if (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)) and _Torch.grad_enabled():
         return None
     try:
         at_a, at_b, at_out = a.data_ptr(), b.data_ptr(), 0
@@ -168,5 +172,6 @@ def _is_torch(array: Any) -> bool:
     _Torch.grad_enabled = torch.is_grad_enabled
     _Torch.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", torch_stream)
     _Torch.empty = torch.empty
+    _Torch.written = torch.autograd.graph.increment_version
     _Torch.types = (torch.Tensor, torch.nn.Parameter)
     return type(array) in _Torch.types

@@ -78,6 +78,14 @@ def stream_of(stream: Any, arrays: Sequence[Array]) -> int:
     return current_stream(arrays) if stream is None else stream_handle(stream)
 
 
+def written(outs: Sequence[Array]) -> None:
+    """Tell autograd that a caller's tensors have changed: a backward pass that needs what they held is an error."""
+    if outs[0].kind == "torch":
+        import torch
+
+        torch.autograd.graph.increment_version([each.owner for each in outs])
+
+
 def used_on(result: Any, like: Array, stream: int) -> None:
     """Tell the maker of a new result that it is written on a stream which may not be the maker's current one."""
     if like.kind == "torch" and like.device != HOST and stream != torch_stream(like.device):
