@@ -32,6 +32,8 @@ def test_tensors_of_the_cpu_in_the_emulator() -> None:
     assert torch.equal(matmul(a, b, out_dtype=torch.float32, **E), a.float() @ b.float())
     with pytest.raises(UsageError, match="in host memory: move it to a GPU"):
         matmul(a, b)
+    with pytest.raises(UsageError, match="in host memory: move it to a GPU"):
+        tilewright.explain(a, b)
     with pytest.raises(UsageError, match=r"b has dtype torch.float64; both operands"):
         matmul(a, b.double(), **E)
     with pytest.raises(UsageError, match=r"b is a tensor of layout torch.sparse_coo"):

@@ -13,7 +13,7 @@ from tilewright.library.arrays import HOST, Array, place, view
 from tilewright.library.choose import choose
 from tilewright.library.explain import Explanation, explanation
 from tilewright.library.fused import After
-from tilewright.library.ready import Place, Ready, forget, place_of, ready_for
+from tilewright.library.ready import Place, Ready, forget, place_of, ready_for, require_place
 from tilewright.library.request import Request, require_apart, require_outs
 from tilewright.library.results import empty, stream_of, used_on, written
 
@@ -74,8 +74,10 @@ def tight(request: Request, results: Results) -> tuple[Array, ...]:
 
 def explained(request: Request) -> Explanation:
     """What a request would do: nothing is compiled."""
+    require_place(request)
     results = results_of(request)
     require_outs(request, len(results.dtypes))
+    require_apart(request.outs, request)
     emulated = request.options.backend == "emulator"
     seen, outs = request, request.outs or tight(request, results)
     if request.a.device == HOST and not emulated:
@@ -84,7 +86,7 @@ def explained(request: Request) -> Explanation:
     laid = arranged(seen, seen.a, seen.b, outs)
     choice = None if laid.empty else choose(laid.question, request.options.plan)
     where = "the emulator" if emulated else place(max(request.a.device, 0))
-    return explanation(request, laid.question.product, choice, where, laid.after)
+    return explanation(request, laid.question.product, choice, where, laid.after, results.dtypes)
 
 
 def tuned(request: Request, top: int, limit_s: float) -> None:

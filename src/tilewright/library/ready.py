@@ -33,11 +33,8 @@ _lock = threading.RLock()
 _ready: OrderedDict[Any, Ready] = OrderedDict()
 
 
-def place_of(request: Request) -> Place:
-    """Where a call runs: the GPU that its arrays are on, or for those in host memory a GPU or the emulator.
-
-    Raises ``UsageError`` where the arrays are elsewhere than the backend asked for, ``UnavailableError`` without a GPU.
-    """
+def require_place(request: Request) -> None:
+    """Raise ``UsageError`` where the arrays are elsewhere than the backend asked for."""
     device, wanted = request.a.device, request.options.backend
     if device != HOST and wanted == "emulator":
         raise UsageError(f"backend is emulator, which computes in host memory, and a lies on {place(device)}")
@@ -45,6 +42,15 @@ def place_of(request: Request) -> Place:
         raise UsageError(
             f"a is a {type(request.a.owner).__name__} in host memory: move it to a GPU, or say backend='emulator'"
         )
+
+
+def place_of(request: Request) -> Place:
+    """Where a call runs: the GPU that its arrays are on, or for those in host memory a GPU or the emulator.
+
+    Raises ``UsageError`` as ``require_place`` does, ``UnavailableError`` without a GPU.
+    """
+    require_place(request)
+    device, wanted = request.a.device, request.options.backend
     number = HOST if wanted == "emulator" else max(device, 0)
     found = _places.get(number)
     if found is None:

@@ -55,12 +55,12 @@ def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options, after
         raise UsageError(f"a is {seen_a.dtype} and b is {seen_b.dtype}; {sentence()}")
     shape = result_shape(seen_a.shape, seen_b.shape)
     given = () if out is None else tuple(out) if isinstance(out, tuple | list) else (out,)
-    outs = tuple(view(each, name) for name, each in zip(_names(len(given)), given, strict=True))
+    outs = tuple(view(each, name) for name, each in zip(names_of_outs(len(given)), given, strict=True))
     said = tuple(out_dtype) if isinstance(out_dtype, tuple | list) else () if out_dtype is None else (out_dtype,)
     dtypes = tuple(out_dtype_of(each) for each in said)
     for number, each in enumerate(outs):
-        _require_out(each, _names(len(outs))[number], shape, dtypes[number] if number < len(dtypes) else None)
-    named = [("a", seen_a), ("b", seen_b), *zip(_names(len(outs)), outs, strict=True)]
+        _require_out(each, names_of_outs(len(outs))[number], shape, dtypes[number] if number < len(dtypes) else None)
+    named = [("a", seen_a), ("b", seen_b), *zip(names_of_outs(len(outs)), outs, strict=True)]
     require_alike([*named, *(() if after is None else after.arrays)])
     _require_options(options)
     return Request(
@@ -68,7 +68,8 @@ def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options, after
     )
 
 
-def _names(count: int) -> list[str]:
+def names_of_outs(count: int) -> list[str]:
+    """What errors call the arrays for so many results."""
     return ["out"] if count == 1 else [f"out[{number}]" for number in range(count)]
 
 
@@ -78,7 +79,7 @@ def require_apart(outs: Sequence[Array], request: Request) -> None:
     An array of the epilogue is read where the results are written, and just before: it may be one of them.
     """
     for number, out in enumerate(outs):
-        name = _names(len(outs))[number]
+        name = names_of_outs(len(outs))[number]
         others = [("a", request.a, False), ("b", request.b, False)]
         if request.after is not None:
             others += [(said.removeprefix("arg_"), array, True) for said, array in request.after.arrays]
