@@ -125,6 +125,17 @@ def test_vectors_with_gradients_take_what_they_take_without() -> None:
         matmul(a[0], b[0].clone().requires_grad_(), c=torch.ones(2, 2), **E)
 
 
+def test_what_cannot_be_hashed_goes_the_long_way() -> None:
+    a, b = tensor(24, 40), tensor(40, 16)
+    first, second = matmul(a, b, epilogue=lambda acc: (acc, acc), out_dtype=[torch.float32, torch.bfloat16], **E)
+    assert (first.dtype, second.dtype) == (torch.float32, torch.bfloat16)
+    with pytest.raises(UsageError, match="plan is a dict; it must be a Plan"):
+        matmul(a, b, plan={}, **E)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"backend \[\] is not one of"):
+        matmul(a, b, backend=[])  # type: ignore[arg-type]
+    assert torch.isinf(matmul(a.abs() + 1, b.abs() + 1, alpha=10**400, **E)).all()
+
+
 def test_a_tensor_without_memory() -> None:
     a, b = tensor(2, 24, 40), tensor(40, 16)
     with pytest.raises(UsageError, match=r"a is a tensor without memory of its own"):

@@ -65,7 +65,7 @@ def matmul(
         return _operation(
             a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, batch_invariant, sms, backend
         )
-    options = _PLAIN
+    options, out_dtype = _PLAIN, tuple(out_dtype) if type(out_dtype) is list else out_dtype
     if plan is not None or sms is not None or batch_invariant or not deterministic or backend != "auto":
         options = Options(plan, sms, deterministic, batch_invariant, backend)
     more = None if options is _PLAIN and out_dtype is None else (out_dtype, options)
@@ -159,6 +159,7 @@ class Matmul:
         backend: str = "auto",
     ) -> None:
         options = Options(plan, sms, deterministic, batch_invariant, backend)
+        out_dtype = tuple(out_dtype) if type(out_dtype) is list else out_dtype
         self._given: dict[str, Any] = {
             "c": c, "alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "args": args
         }  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import DType
 from tilewright.epilogue.code import PLAIN
 from tilewright.epilogue.compose import Described
+from tilewright.errors import UsageError
 from tilewright.library.arrays import Array
 from tilewright.library.choose import Question, operand_lines
 from tilewright.library.fused import Fused, described, fused
@@ -80,6 +81,8 @@ def results_of(request: Request) -> Results:
     """What a request gives. A function is traced again where it may have changed. Raises ``UsageError``."""
     after = request.after
     if after is None:
+        if len(request.out_dtypes) > 1 and not request.outs:
+            raise UsageError(f"out_dtype has {len(request.out_dtypes)} dtypes and the product is the only result")
         return Results(request.out_dtypes[:1])
     placed = after.placed(request.a.shape, request.b.shape, request.shape)
     arrays = dict(after.arrays)

@@ -277,8 +277,6 @@ def three(values: Sequence[int], fill: int) -> tuple[int, int, int]:
 
 def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice:
     """A plan that the caller brings: operands are packed where it does not take them."""
-    if not isinstance(plan, Plan):
-        raise UsageError(f"plan is a {type(plan).__name__}; it must be a Plan, such as tilewright.plan(...).pick.plan")
     if not _applies(question, plan):
         raise UsageError(f"plan is of {plan.of}, which applies no alpha, beta, bias or epilogue; another plan can")
     batch = question.product.batch

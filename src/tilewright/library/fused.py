@@ -95,7 +95,7 @@ def after_of(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any)
     values = {}
     for name, value in sorted((args or {}).items(), key=lambda item: str(item[0])):
         if is_number(value):
-            values[name_of(name)] = float(value)
+            values[name_of(name)] = _float(value)
         else:
             arrays[name_of(name)] = view(value, f"args[{name!r}]")
     return After(scale, share, epilogue, tuple(arrays.items()), tuple(values.items()))
@@ -103,16 +103,27 @@ def after_of(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any)
 
 def _number(name: str, value: Any) -> float:
     if is_number(value) and not isinstance(value, bool):
-        return float(value)
+        return _float(value)
     raise UsageError(f"{name} is a {type(value).__name__}; it must be a number")
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an int of more than 1024 bits
+        return _infinite(value)
+
+
+def _infinite(value: Any) -> float:
+    return math.inf if value > 0 else -math.inf
 
 
 def bits(number: float) -> int:
     """A number as ``tw::EpilogueScalar`` has it: the bits of its fp32, which is infinite beyond that range."""
     try:
         return int(_WORD.unpack(_FLOAT.pack(number))[0])
-    except OverflowError:
-        return int(_WORD.unpack(_FLOAT.pack(math.copysign(math.inf, number)))[0])
+    except (OverflowError, struct.error):  # the latter of an int of more than 1024 bits
+        return int(_WORD.unpack(_FLOAT.pack(_infinite(number)))[0])
 
 
 _FLOAT, _WORD = struct.Struct("<f"), struct.Struct("<I")

@@ -146,7 +146,10 @@ _NUMBERS = (int, float)
 
 def look_up(key: Any) -> Known | None:
     """What is known of a key."""
-    return _known.get(key)
+    try:
+        return _known.get(key)
+    except TypeError:  # of what cannot be hashed, and is refused on the long way
+        return None
 
 
 def remember(found: Found, request: Request, result: Any, ready: Ready) -> Known | None:

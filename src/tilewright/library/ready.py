@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.backends.base import Backend
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.library.arrange import Arranged, arranged
-from tilewright.library.arrays import HOST, Array, place
+from tilewright.library.arrays import HOST, Array, place, type_of
 from tilewright.library.choose import Choice, choose
 from tilewright.library.prepared import Prepared, make_ready
 from tilewright.library.request import Request
@@ -39,9 +39,7 @@ def require_place(request: Request) -> None:
     if device != HOST and wanted == "emulator":
         raise UsageError(f"backend is emulator, which computes in host memory, and a lies on {place(device)}")
     if device == HOST and wanted != "emulator" and request.a.kind != "numpy":
-        raise UsageError(
-            f"a is a {type(request.a.owner).__name__} in host memory: move it to a GPU, or say backend='emulator'"
-        )
+        raise UsageError(f"a is a {type_of(request.a)} in host memory: move it to a GPU, or say backend='emulator'")
 
 
 def place_of(request: Request) -> Place:

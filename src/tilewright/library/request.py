@@ -25,6 +25,15 @@ class Options:
     batch_invariant: bool = False
     backend: str = "auto"
 
+    def __post_init__(self) -> None:
+        """Raise ``UsageError`` for what no key of a geometry could hold."""
+        if self.plan is not None and not isinstance(self.plan, Plan):
+            raise UsageError(
+                f"plan is a {type(self.plan).__name__}; it must be a Plan, such as tilewright.plan(...).pick.plan"
+            )
+        if self.sms is not None and not isinstance(self.sms, int):
+            raise UsageError(f"sms is {self.sms!r}; it must be a number of SMs")
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -58,6 +67,8 @@ def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options, after
     outs = tuple(view(each, name) for name, each in zip(names_of_outs(len(given)), given, strict=True))
     said = tuple(out_dtype) if isinstance(out_dtype, tuple | list) else () if out_dtype is None else (out_dtype,)
     dtypes = tuple(out_dtype_of(each) for each in said)
+    if outs and len(dtypes) > len(outs):
+        raise UsageError(f"out_dtype has {len(dtypes)} dtypes and out {len(outs)} arrays: no more of them are possible")
     for number, each in enumerate(outs):
         _require_out(each, names_of_outs(len(outs))[number], shape, dtypes[number] if number < len(dtypes) else None)
     named = [("a", seen_a), ("b", seen_b), *zip(names_of_outs(len(outs)), outs, strict=True)]
@@ -95,7 +106,9 @@ def require_apart(outs: Sequence[Array], request: Request) -> None:
 def require_outs(request: Request, count: int) -> None:
     """Raise ``UsageError`` unless there are as many arrays for the results, and types of them, as results."""
     if request.outs and len(request.outs) != count:
-        raise UsageError(f"out has {len(request.outs)} arrays and the call {count} results: as many are possible")
+        raise UsageError(
+            f"out has {len(request.outs)} arrays and the number of results is {count}: both must be the same"
+        )
 
 
 def _require_out(out: Array, name: str, shape: tuple[int, ...], dtype: DType | None) -> None:

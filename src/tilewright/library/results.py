@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.backends.cuda_arguments import stream_handle
 from tilewright.dtypes import DTYPES, DType
 from tilewright.errors import UsageError
-from tilewright.library.arrays import HOST, LEGACY_STREAM, Array
+from tilewright.library.arrays import HOST, LEGACY_STREAM, Array, type_of
 
 
 def empty(like: Array, shape: Sequence[int], dtype: DType) -> Any:
@@ -26,9 +26,7 @@ def empty(like: Array, shape: Sequence[int], dtype: DType) -> Any:
             return cupy.empty(shape, dtype=dtype.numpy)
     if like.kind == "numpy" or like.device == HOST:
         return np.empty(shape, dtype=dtype.numpy)
-    raise UsageError(
-        f"a is a {type(like.owner).__name__}, of which no new one can be made: give the array for the result as out"
-    )
+    raise UsageError(f"a is a {type_of(like)}, of which no new one can be made: give the array for the result as out")
 
 
 def torch_dtype(dtype: DType) -> Any:
