@@ -71,7 +71,7 @@ floats32 = st.sampled_from(SPECIAL) | st.floats(-20, 20, width=32) | st.floats(w
 
 def source(composed: Composed, target: Target, arch: str | None = None, width: int = 4) -> KernelSource:
     """The text of ``ELEMENTWISE`` with an epilogue, ``width`` elements a thread."""
-    header = f"namespace plan {{\nconstexpr int SHARED_BYTES = 0, N = {width};\n}}\n"
+    header = f"namespace plan {{\nconstexpr int SHARED_BYTES = 0, N = {width};\n}}\n" + composed.code.header()
     return KernelSource("elementwise", flatten(ELEMENTWISE, target, header, composed.code.text), target, arch)
 
 
