@@ -61,7 +61,7 @@ def test_what_is_broadcast_to_the_result_of_a_vector_in_front() -> None:
         ({"sms": [1]}, r"sms is \[1\]; it must be a number of SMs"),
         ({"out_dtype": ("fp32", "fp16")}, "out_dtype has 2 dtypes and the product is the only result"),
         ({"out": np.zeros((24, 16), np.float16), "out_dtype": ("fp16", "fp16")}, "out_dtype has 2 dtypes and out 1"),
-        ({"out": [np.zeros((24, 16), np.float16)] * 2}, "out has 2 arrays and the number of results is 1"),
+        ({"out": [np.zeros((24, 16), np.float16)] * 2}, "out has 2 arrays and the call 1 results"),
         ({"bias": np.ma.masked_array(np.zeros(16, np.float16))}, "bias has a mask, which no kernel knows"),
     ],
 )

@@ -106,9 +106,7 @@ def require_apart(outs: Sequence[Array], request: Request) -> None:
 def require_outs(request: Request, count: int) -> None:
     """Raise ``UsageError`` unless there are as many arrays for the results, and types of them, as results."""
     if request.outs and len(request.outs) != count:
-        raise UsageError(
-            f"out has {len(request.outs)} arrays and the number of results is {count}: both must be the same"
-        )
+        raise UsageError(f"out has {len(request.outs)} arrays and the call {count} results: as many of both are needed")
 
 
 def _require_out(out: Array, name: str, shape: tuple[int, ...], dtype: DType | None) -> None:
