@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from tilewright.backends.base import Backend
 from tilewright.library import arrays, calls, hot, ready
 from tilewright.library.arrays import Array
 from tilewright.library.ready import Place
+from tilewright.library.workspaces import PER_THREAD_STREAM, Workspaces
 
 Held = np.ndarray[Any, Any]
 
@@ -178,3 +180,14 @@ def test_a_prepared_matmul_on_the_short_way(long_way: list[str]) -> None:
         same(out, product(a, b))
         with pytest.raises(UsageError, match="this Matmul was made for"):
             prepared.execute(integers(5, 25, 40))
+
+
+def test_threads_share_no_workspace_on_their_default_streams(emulator: Backend) -> None:
+    spaces, found = Workspaces(emulator), []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: found.append(spaces.of(PER_THREAD_STREAM, 64)))
+        thread.start()
+        thread.join()
+    assert found[0].memory.pointer != found[1].memory.pointer
+    assert spaces.of(PER_THREAD_STREAM, 64) is spaces.of(PER_THREAD_STREAM, 64)
+    assert spaces.of(7, 64) is spaces.of(7, 64)
