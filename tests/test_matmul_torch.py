@@ -8,6 +8,7 @@ import pytest
 
 import tilewright
 from tilewright import UsageError, matmul
+from tilewright.library import hot
 
 torch: Any = pytest.importorskip("torch")
 
@@ -123,6 +124,15 @@ def test_vectors_with_gradients_take_what_they_take_without() -> None:
     assert torch.equal(matmul(a, v, bias=bias, **E), a @ v + bias)
     with pytest.raises(UsageError, match=r"c has shape \(2, 2\), which does not fit"):
         matmul(a[0], b[0].clone().requires_grad_(), c=torch.ones(2, 2), **E)
+
+
+def test_a_first_call_with_more_than_a_product_finds_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot._Torch, "types", ())
+    a, b, bias = tensor(24, 40), tensor(40, 16), tensor(16)
+    asked: list[Any] = []
+    monkeypatch.setattr(hot, "look_up", asked.append)
+    matmul(a, b, bias=bias, **E)
+    assert len(asked) == 1
 
 
 def test_what_cannot_be_hashed_goes_the_long_way() -> None:

@@ -93,7 +93,7 @@ _known: OrderedDict[Any, Known] = OrderedDict()
 
 def found_by(a: Any, b: Any, out: Any, more: Any) -> Found | None:
     """The key of a call with plain tensors, and where they are; None for all else."""
-    if type(a) not in _Torch.types and not _is_torch(a):
+    if type(a) not in _Torch.types and (_Torch.types or not _found_torch() or type(a) not in _Torch.types):
         return None
     if type(b) not in _Torch.types or (out is not None and type(out) not in _Torch.types):
         return None
@@ -115,7 +115,7 @@ def found_by(a: Any, b: Any, out: Any, more: Any) -> Found | None:
 
 def found_after(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any) -> tuple[Any, Values] | None:
     """The part of a key that says what follows the product, and the values of that; None goes the long way."""
-    if not _Torch.types or type(alpha) not in _NUMBERS or type(beta) not in _NUMBERS:
+    if not (_Torch.types or _found_torch()) or type(alpha) not in _NUMBERS or type(beta) not in _NUMBERS:
         return None
     function = key_of(epilogue)
     if function is None:  # what it captured may have changed unseen
@@ -167,14 +167,14 @@ def forget() -> None:
     _known.clear()
 
 
-def _is_torch(array: Any) -> bool:
-    """Whether it is a plain tensor, once PyTorch is imported: then its types are known from here on."""
+def _found_torch() -> bool:
+    """Whether PyTorch is imported by now: then its types are known from here on."""
     torch = sys.modules.get("torch")
-    if _Torch.types or torch is None or not hasattr(torch, "Tensor"):
+    if torch is None or not hasattr(torch, "nn"):  # the latter while it is being imported
         return False
     _Torch.grad_enabled = torch.is_grad_enabled
     _Torch.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", torch_stream)
     _Torch.empty = torch.empty
     _Torch.written = torch.autograd.graph.increment_version
     _Torch.types = (torch.Tensor, torch.nn.Parameter)
-    return type(array) in _Torch.types
+    return True
