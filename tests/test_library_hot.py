@@ -144,9 +144,11 @@ def test_an_epilogue_on_the_short_way(long_way: list[str]) -> None:
     off = Tensor(np.concatenate([c.held.ravel(), c.held.ravel()])[1 : 1 + 24 * 16].reshape(24, 16))
     same(matmul(a, b, beta=1, c=off), product(a, b) + off.held.astype(np.float32))
     assert len(long_way) == 3, "off the 16-byte grid it is another kernel"
-    wanted = product(a, b) + c.held.astype(np.float32)
-    matmul(a, b, beta=1, c=c, out=c)
-    same(c, wanted)
+    for taken in (4, 4):
+        wanted = product(a, b) + c.held.astype(np.float32)
+        matmul(a, b, beta=1, c=c, out=c)
+        same(c, wanted)
+        assert len(long_way) == taken, "out may be c on the short way"
     shifted = Tensor(np.zeros(25 * 16, BF16.numpy))
     first, second = Tensor(shifted.held[:-16].reshape(24, 16)), Tensor(shifted.held[16:].reshape(24, 16))
     for _ in range(2):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any
 
 from tilewright.backends.cuda_arguments import stream_handle
 from tilewright.epilogue.captured import key_of
 from tilewright.epilogue.compose import name_of
-from tilewright.library.arrays import HOST, view
+from tilewright.library.arrays import HOST, lies_as, view
 from tilewright.library.fused import bits
 from tilewright.library.ready import Ready
 from tilewright.library.request import Request
@@ -44,7 +45,7 @@ class _Torch:
 class Known:
     """A geometry that was seen before: its launches, what its result is made of, and how far its arrays reach."""
 
-    __slots__ = ("device", "dtype", "index", "members", "more_near", "near", "ready", "shape")
+    __slots__ = ("as_out", "device", "dtype", "index", "members", "more_near", "near", "ready", "shape")
 
     def __init__(self, ready: Ready, result: Any, request: Request) -> None:
         self.ready, self.members = ready, ready.members
@@ -56,6 +57,11 @@ class Known:
             name: (each.extent[0] - each.pointer, each.extent[1] - each.pointer)
             for name, each in arrays
             if name in ready.members
+        }
+        self.as_out = {
+            name
+            for name, each in arrays
+            if request.outs and lies_as(replace(each, pointer=request.outs[0].pointer), request.outs[0])
         }
 
     def run(self, a: Any, out: Any, found: Found, stream: Any, values: Values | None) -> Any:
@@ -71,7 +77,8 @@ class Known:
             if (low < at_a + a_high and at_a + a_low < high) or (low < at_b + b_high and at_b + b_low < high):
                 return MISSED
             for name, (first, last) in self.more_near.items():
-                if low < values[name] + last and values[name] + first < high:  # type: ignore[index]
+                at = values[name]  # type: ignore[index]
+                if low < at + last and at + first < high and (at != at_out or name not in self.as_out):
                     return MISSED
         if stream is None:
             on = _Torch.raw_stream(self.index)
