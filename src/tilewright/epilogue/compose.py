@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import keyword
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,8 +87,11 @@ def compose(
     args: Mapping[str, Described] | None = None,
     out_dtypes: Sequence[DType],
     pair: bool = False,
+    strided: Collection[str] = (),
 ) -> Composed:
     """The epilogue of a call. ``out_dtypes`` has the dtype of C; then those of the other outputs, C's where it ends.
+
+    ``strided`` names those of the other outputs (``out1``, ...) whose columns do not lie side by side.
 
     ``fn(acc, **args)`` is traced, but for a function that was with such arguments and has captured the same
     (``captured.key_of``). Of a ``pair`` it is ``fn(first, second, **args)``, and all there is. Raises ``UsageError``
@@ -107,10 +110,10 @@ def compose(
     factors = (alpha == 1, 1 if beta == 1 else None if beta else 0)
     named = tuple(sorted((args or {}).items(), key=lambda item: str(item[0])))
     captured = key_of(fn)
-    key = (factors, c if beta else None, bias, captured, named, tuple(out_dtypes), pair)
+    key = (factors, c if beta else None, bias, captured, named, tuple(out_dtypes), pair, frozenset(strided))
     found = _known.get(key) if captured is not None else None
     if found is None:
-        found = _composed(*factors, c, bias, fn, dict(named), out_dtypes, pair)
+        found = _composed(*factors, c, bias, fn, dict(named), out_dtypes, pair, strided)
         if captured is not None:
             with _guard:
                 while len(_known) >= _MOST_KNOWN:
@@ -133,6 +136,7 @@ def _composed(
     args: Mapping[str, Described],
     out_dtypes: Sequence[DType],
     pair: bool,
+    strided: Collection[str],
 ) -> Composed:
     """``compose`` anew. ``beta`` is 0, 1 or, for any other number, None."""
     builder = GraphBuilder()
@@ -154,7 +158,7 @@ def _composed(
         accumulators = [value, Symbol(builder, builder.put(INPUT, value=SECOND))] if pair else [value]
         places = call(fn, builder, accumulators, {name: symbol(name_of(name), seen) for name, seen in args.items()})
     graph = builder.graph(places)
-    return Composed(_code(graph, given, _completed(out_dtypes, len(places)), pair), graph)
+    return Composed(_code(graph, given, _completed(out_dtypes, len(places)), pair, strided), graph)
 
 
 def _completed(dtypes: Sequence[DType], count: int) -> tuple[DType, ...]:
@@ -165,7 +169,9 @@ def _completed(dtypes: Sequence[DType], count: int) -> tuple[DType, ...]:
     return (*dtypes, *[dtypes[0]] * (count - len(dtypes)))
 
 
-def _code(graph: Graph, given: Mapping[str, Described], out_dtypes: Sequence[DType], pair: bool) -> EpilogueCode:
+def _code(
+    graph: Graph, given: Mapping[str, Described], out_dtypes: Sequence[DType], pair: bool, strided: Collection[str]
+) -> EpilogueCode:
     """The text, and what a launch has to hand in for it."""
     if graph.plain and not pair:
         return PLAIN
@@ -175,7 +181,8 @@ def _code(graph: Graph, given: Mapping[str, Described], out_dtypes: Sequence[DTy
     arrays = sum(spec.kind == "array" for spec in (*reads, *writes))
     if arrays > MAX_ARRAYS:
         raise UsageError(f"the epilogue reads and writes {arrays} arrays beside C; at most {MAX_ARRAYS} are possible")
-    return EpilogueCode(_text(graph, inputs, reads, writes, pair), tuple(reads), tuple(writes), paired=pair)
+    text = _text(graph, inputs, reads, writes, pair, strided)
+    return EpilogueCode(text, tuple(reads), tuple(writes), paired=pair)
 
 
 def _text(
@@ -184,9 +191,11 @@ def _text(
     members: Sequence[ArgSpec],
     written: Sequence[ArgSpec],
     pair: bool,
+    strided: Collection[str],
 ) -> str:
     second = f"const float (&{SECOND})[N], " if pair else ""
     outputs = [spec.name for spec in written]
+    writes = {name: "<tw::Along::kStrided>" if name in strided else "" for name in outputs}
     reads = {name: _ALONG[seen.along] for name, seen in inputs.items() if seen.along}
     lines = [
         "namespace epilogue {",
@@ -203,7 +212,7 @@ def _text(
         *(f"    const {node.kind} v{place} = {_expression(node, reads)};" for place, node in enumerate(graph.nodes)),
         *(f"    {name}[i] = v{place};" for name, place in zip((ACC, *outputs), graph.outputs, strict=True)),
         "  }",
-        *(f"  tw::epilogue_write(args.{name}, {name}, at);" for name in outputs),
+        *(f"  tw::epilogue_write{along}(args.{name}, {name}, at);" for name, along in writes.items()),
         "}",
         "}  // namespace epilogue",
     ]

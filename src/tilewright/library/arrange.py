@@ -71,7 +71,8 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     if after is None:
         return Arranged(question, None)
     views = dict(zip(axes, p.more, strict=True))
-    composed = after.composed(described(dtypes, views), [each.dtype for each in outs])
+    apart = {name for name, seen in views.items() if name not in dtypes and seen.cols > 1 and seen.col != 1}
+    composed = after.composed(described(dtypes, views), [each.dtype for each in outs], apart)
     if composed.code == PLAIN:
         return Arranged(question, None)
     first = MORE + (second is not None)
@@ -99,6 +100,8 @@ def results_of(request: Request) -> Results:
     """What a request gives. A function is traced again where it may have changed. Raises ``UsageError``."""
     after = request.after
     if after is None:
+        if len(request.out_dtypes) > 1 and not request.outs:
+            raise UsageError(f"out_dtype has {len(request.out_dtypes)} dtypes and the product is the only result")
         return Results(request.out_dtypes[:1])
     placed = after.placed(request.a.shape, request.b.shape, request.shape)
     arrays = dict(after.arrays)

@@ -14,9 +14,9 @@ from tilewright.library.arrange import Arranged, Results, arranged, results_of
 from tilewright.library.arrays import HOST, Array, place, view
 from tilewright.library.choose import choose
 from tilewright.library.fused import After
-from tilewright.library.ready import Place, Ready, forget, place_of, ready_for
+from tilewright.library.ready import Place, Ready, forget, place_of, ready_for, require_place
 from tilewright.library.request import Request, require_apart, require_outs
-from tilewright.library.results import empty, stream_of, used_on
+from tilewright.library.results import empty, stream_of, used_on, written
 
 if TYPE_CHECKING:
     from tilewright.library.explain import Explanation
@@ -39,6 +39,7 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     ready = ready_for(at, request.a, request.b, outs, request, results.digest)
     ready(request.a.pointer, request.b.pointer, outs[0].pointer, on, members(ready, request.after, outs))
     if not made:
+        written(request.outs)
         return out, ready
     if stream is not None and at.backend.name == "cuda":
         for each in made:
@@ -108,11 +109,15 @@ def explained(request: Request) -> Explanation:
     """What a request would do: nothing is compiled."""
     from tilewright.library.explain import explanation  # with the planner's words, for who asks
 
+    require_place(request)
+    results = results_of(request)
+    require_outs(request, len(results.dtypes))
+    require_apart(request.outs, request)
     laid = laid_out(request)
     emulated = request.options.backend == "emulator"
     choice = None if laid.empty else answer(laid.question, request.options.plan, anew=True)
     where = "the emulator" if emulated else place(max(request.a.device, 0))
-    return explanation(request, laid.question.product, choice, where, laid.after)
+    return explanation(request, laid.question.product, choice, where, laid.after, results.dtypes)
 
 
 def tuned(request: Request, top: int, limit_s: float) -> None:
