@@ -39,10 +39,28 @@ SEEN: dict[str, Callable[[], Callable[..., Any]]] = {
     "a function itself": lambda: tw.relu,
     "a helper": lambda: lambda acc: helper(acc),
     "a module": lambda: lambda acc: acc * module.scale,
+    "a module handed to a helper": lambda: lambda acc: of_module(acc, module),
+    "an import of what stays": lambda: imports,
     "defaults": lambda: lambda acc, s=3: acc * s,
     "inner functions": lambda: lambda acc: (lambda x: helper(x) + SCALE)(acc),
     "itself": lambda: recursive,
 }
+
+
+def imports(acc: Any) -> Any:
+    import math as mathematics
+
+    return acc * mathematics.pi
+
+
+def imports_more(acc: Any) -> Any:
+    import settings_of_a_user as of_a_user  # type: ignore[import-not-found]
+
+    return acc * of_a_user.scale
+
+
+def of_module(acc: Any, of: Any) -> Any:
+    return acc * of.scale
 
 
 def recursive(acc: Any, depth: int = 3) -> Any:
@@ -60,11 +78,12 @@ def test_what_was_captured_and_has_changed_is_traced_again(monkeypatch: pytest.M
 
     assert (value(made(2.0)), value(made(3.0)), value(made(True)), value(made(1))) == (2, 3, 1, 1)
     assert math.copysign(1, value(made(0.0))) == -math.copysign(1, value(made(-0.0)))
-    before = [value(SEEN[name]()) for name in ("a helper", "a module", "inner functions")]
+    names = ("a helper", "a module", "a module handed to a helper", "inner functions")
+    before = [value(SEEN[name]()) for name in names]
     monkeypatch.setitem(globals(), "SCALE", 5.0)
     monkeypatch.setattr(module, "scale", 7.0)
-    assert before == [2, 2, 4]
-    assert [value(SEEN[name]()) for name in ("a helper", "a module", "inner functions")] == [5, 7, 10]
+    assert before == [2, 2, 2, 4]
+    assert [value(SEEN[name]()) for name in names] == [5, 7, 7, 10]
 
 
 class Holder:
@@ -91,6 +110,10 @@ with_attribute.scale = 2.0  # type: ignore[attr-defined]
         lambda acc: acc * Holder.scale,
         lambda acc: acc * random.random(),
         lambda acc: acc * np.random.rand(),
+        lambda acc: acc * getattr(module, "sca" + "le"),
+        lambda acc: acc * globals()["SCALE"],
+        lambda acc: acc * module.__dict__["scale"],
+        imports_more,
     ],
 )
 def test_what_cannot_be_seen_has_no_key(fn: Callable[..., Any]) -> None:

@@ -158,7 +158,7 @@ ARGUMENTS: dict[str, tuple[int, int, int]] = {
 
 
 def test_graphs_of_exact_operations_are_those_of_numpy_in_every_bit(backend: Backend) -> None:
-    settings(max_examples=8)(given(st.data())(lambda data: check_graph(backend, data)))()
+    settings(max_examples=3)(given(st.data())(lambda data: check_graph(backend, data)))()
 
 
 def check_graph(backend: Backend, data: st.DataObject) -> None:

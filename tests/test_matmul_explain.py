@@ -10,7 +10,8 @@ from matmul_cases import integers
 
 import tilewright
 from tilewright import BF16, FP16, Matmul, UsageError, explain, matmul
-from tilewright.library import choose
+from tilewright.library import choose, ready
+from tilewright.library.request import Options, request_of
 from tilewright.tune import lookup
 
 
@@ -66,6 +67,40 @@ def test_explain_of_what_tma_cannot_describe() -> None:
     assert [(each.what, each.bytes_moved) for each in told.copied] == [("a, packed", 2 * 40 * 32 * 2)]
     assert "the rows of a run backwards" in told.copied[0].why
     assert "A from a packed copy" in told.path
+    turned = explain(a[::-1], b, out=np.zeros((24, 40), BF16.numpy).T, backend="emulator")
+    assert [each.what for each in turned.copied] == ["a, packed"]
+    assert "B from a packed copy" in turned.path
+
+
+def test_explain_raises_as_the_call_does() -> None:
+    a, b = integers(1, (40, 32), BF16), integers(2, (32, 24), BF16)
+    for options in ({"out": a.ravel()[:960].reshape(40, 24)}, {"out": a[:, :24], "c": a[:, 1:25], "beta": 1}):
+        for call in (matmul, explain):
+            with pytest.raises(UsageError, match="out shares memory with a"):
+                call(a, b, backend="emulator", **options)
+
+
+def test_explain_counts_packed_copies_into_the_workspace() -> None:
+    a, b = integers(1, (40, 32), BF16)[::-1], integers(2, (32, 24), BF16)
+    with Matmul(a, b, backend="emulator") as prepared:
+        told = prepared.explain()
+        prepared.execute()
+    (held,) = ready.place_of(prepared_request(a, b)).workspaces._held.values()
+    assert 40 * 32 * 2 < told.workspace_bytes <= held.nbytes
+    assert f"{told.workspace_bytes:,} bytes, kept for the stream" in str(told)
+
+
+def prepared_request(a: Any, b: Any) -> Any:
+    return request_of(a, b, None, None, Options(backend="emulator"))
+
+
+def test_explain_has_every_array_that_is_copied_to_a_gpu() -> None:
+    a, b, bias = integers(1, (3, 40, 32), BF16), integers(2, (32, 24), BF16), integers(3, (24,), BF16)
+    x = np.broadcast_to(integers(4, (40, 24), BF16), (3, 40, 24))
+    told = explain(a, b, bias=bias, epilogue=lambda acc, x: (acc + x, acc), args={"x": x}, out_dtype=("bf16", "fp32"))
+    copied = {each.what: each.bytes_moved for each in told.copied}
+    wanted = {"a": 3 * 40 * 32 * 2, "b": 32 * 24 * 2, "bias": 24 * 2, "x": 40 * 24 * 2}
+    assert copied == {**wanted, "out[0]": 3 * 40 * 24 * 2, "out[1]": 3 * 40 * 24 * 4}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 import tilewright
 from tilewright import UsageError, matmul
+from tilewright.library import hot
 
 torch: Any = pytest.importorskip("torch")
 
@@ -32,6 +33,8 @@ def test_tensors_of_the_cpu_in_the_emulator() -> None:
     assert torch.equal(matmul(a, b, out_dtype=torch.float32, **E), a.float() @ b.float())
     with pytest.raises(UsageError, match="in host memory: move it to a GPU"):
         matmul(a, b)
+    with pytest.raises(UsageError, match="in host memory: move it to a GPU"):
+        tilewright.explain(a, b)
     with pytest.raises(UsageError, match=r"b has dtype torch.float64; both operands"):
         matmul(a, b.double(), **E)
     with pytest.raises(UsageError, match=r"b is a tensor of layout torch.sparse_coo"):
@@ -77,6 +80,76 @@ def test_what_has_no_gradient() -> None:
         matmul(a, b, out=torch.empty(24, 16), **E)
     with torch.no_grad():
         assert not matmul(a, b, epilogue=lambda acc: acc * 2, **E).requires_grad
+
+
+def test_what_would_lose_a_gradient_is_refused() -> None:
+    a, b = tensor(24, 40, learns=True), tensor(40, 16)
+    with pytest.raises(UsageError, match="batch_invariant is given for tensors that need a gradient"):
+        matmul(a, b, batch_invariant=True, **E)
+    with pytest.raises(UsageError, match="alpha is a Tensor; it must be a number"):
+        matmul(a, b, alpha=torch.tensor(2.0, requires_grad=True), **E)
+    with pytest.raises(UsageError, match="b is a ndarray and another array a tensor"):
+        matmul(a, b.numpy(), **E)
+    with pytest.raises(UsageError, match=r"epilogue is \[1\], which has no gradient here"):
+        matmul(a, b, epilogue=[1], **E)
+    with pytest.raises(UsageError, match="out is given for tensors that need a gradient"):
+        matmul(a.detach(), b, out=torch.zeros(24, 16, requires_grad=True), **E)
+    with tilewright.Matmul(a, b, **E) as product:
+        with pytest.raises(UsageError, match="needs a gradient, which a Matmul does not give"):
+            product.execute()
+        with torch.no_grad():
+            assert torch.equal(product.execute(), a @ b)
+
+
+def test_autograd_sees_that_out_has_changed() -> None:
+    a, b, kept, x = tensor(24, 40), tensor(40, 16), torch.ones(24, 16), torch.ones(24, 16, requires_grad=True)
+    loss = (x * kept).sum()
+    matmul(a, b, out=kept, **E)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        assert torch.equal(matmul(a, b, out=torch.zeros(24, 16), **E), a @ b)
+
+
+def test_vectors_with_gradients_take_what_they_take_without() -> None:
+    a, v, b = tensor(3, 24, 40), tensor(40), tensor(2, 40, 16)
+    for x, y, shape in ((a, v, (24,)), (a, v, (3, 1)), (a[0], v, (24,)), (v, b, (16,)), (v, b, (2, 1)), (v, v, ())):
+        c = tensor(*shape).requires_grad_()
+        found = matmul(x, y, c=c, beta=2, **E)
+        assert torch.equal(found, x @ y + 2 * c)
+        assert torch.equal(found, matmul(x, y, c=c.detach(), beta=2, **E))
+        found.sum().backward()
+        assert torch.equal(c.grad, torch.full_like(c, 2 * found.numel() / c.numel()))
+    bias = tensor(24, learns=True)
+    assert torch.equal(matmul(a, v, bias=bias, **E), a @ v + bias)
+    with pytest.raises(UsageError, match=r"c has shape \(2, 2\), which does not fit"):
+        matmul(a[0], b[0].clone().requires_grad_(), c=torch.ones(2, 2), **E)
+
+
+def test_a_first_call_with_more_than_a_product_finds_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot._Torch, "types", ())
+    a, b, bias = tensor(24, 40), tensor(40, 16), tensor(16)
+    asked: list[Any] = []
+    monkeypatch.setattr(hot, "look_up", asked.append)
+    matmul(a, b, bias=bias, **E)
+    assert len(asked) == 1
+
+
+def test_what_cannot_be_hashed_goes_the_long_way() -> None:
+    a, b = tensor(24, 40), tensor(40, 16)
+    first, second = matmul(a, b, epilogue=lambda acc: (acc, acc), out_dtype=[torch.float32, torch.bfloat16], **E)
+    assert (first.dtype, second.dtype) == (torch.float32, torch.bfloat16)
+    with pytest.raises(UsageError, match="plan is a dict; it must be a Plan"):
+        matmul(a, b, plan={}, **E)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"backend \[\] is not one of"):
+        matmul(a, b, backend=[])  # type: ignore[arg-type]
+    assert torch.isinf(matmul(a.abs() + 1, b.abs() + 1, alpha=10**400, **E)).all()
+
+
+def test_a_tensor_without_memory() -> None:
+    a, b = tensor(2, 24, 40), tensor(40, 16)
+    with pytest.raises(UsageError, match=r"a is a tensor without memory of its own"):
+        torch.vmap(lambda x: matmul(x, b, **E))(a)
 
 
 @pytest.mark.parametrize("activation", ["none", "silu"])

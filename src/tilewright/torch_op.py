@@ -54,11 +54,10 @@ def matmul(
         raise UsageError(f"activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
     one_row, one_col = a.dim() == 1, b.dim() == 1
     a, b = a.unsqueeze(0) if one_row else a, b.unsqueeze(1) if one_col else b
-    if c is not None and one_col and c.dim():
-        c = c.unsqueeze(-1)
-    if c is not None and one_row and c.dim() > 1:
-        c = c.unsqueeze(-2)
-    given = (a, b, bias, c if beta != 0 else None, float(alpha), float(beta), activation, out_dtype, backend)
+    if one_row or one_col:
+        dimensions = max(a.dim(), b.dim()) - one_row - one_col
+        bias, c = (_as_matrices(each, dimensions, one_row, one_col) for each in (bias, c))
+    given = (a, b, bias, c, float(alpha), float(beta), activation, out_dtype, backend)
     learns = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in given[:4])
     if learns and activation != "none":
         out = torch.ops.tilewright.matmul_with_input(*given)[0]
@@ -66,6 +65,14 @@ def matmul(
         out = torch.ops.tilewright.matmul(*given)
     out = out.squeeze(-1) if one_col else out
     return out.squeeze(-1 if one_col else -2) if one_row else out
+
+
+def _as_matrices(x: torch.Tensor | None, dimensions: int, one_row: bool, one_col: bool) -> torch.Tensor | None:
+    """What is broadcast to a result of so many dimensions, with the axes that vector operands leave out."""
+    if x is None or x.dim() > dimensions:
+        return x
+    x = x.unsqueeze(-1) if one_col and x.dim() else x
+    return x.unsqueeze(-2) if one_row and x.dim() > 1 else x
 
 
 def of_call(
@@ -87,7 +94,13 @@ def of_call(
             "b is a pair for tensors that need a gradient, or inside of torch.compile; one b can be (torch.no_grad() "
             "takes a pair)"
         )
-    if (epilogue is not None and epilogue not in _NAMES) or args:
+    for name, array in (("a", a), ("b", b), ("c", c), ("bias", bias)):
+        if array is not None and not isinstance(array, torch.Tensor):
+            raise UsageError(f"{name} is a {type(array).__name__} and another array a tensor that needs a gradient")
+    for name, number in (("alpha", alpha), ("beta", beta)):
+        if isinstance(number, torch.Tensor | str | bool):
+            raise UsageError(f"{name} is a {type(number).__name__}; it must be a number")
+    if (epilogue is not None and (not callable(epilogue) or epilogue not in _NAMES)) or args:
         raise UsageError(
             f"epilogue is {getattr(epilogue, '__name__', epilogue)!r}, which has no gradient here; "
             f"{', '.join(each for each in ACTIVATIONS if each not in ('none', 'gelu_tanh'))} have one "
@@ -197,6 +210,7 @@ def _gradients(ctx: Any, grad: torch.Tensor | None, before_grad: torch.Tensor | 
         grad_bias = grad.float().sum_to_size(ctx.bias[0]).to(ctx.bias[1])
     if ctx.c is not None and ctx.needs_input_grad[3]:
         grad_c = (grad.float() * ctx.beta).sum_to_size(ctx.c[0]).to(ctx.c[1])
+        grad_c = grad_c if ctx.beta != 0 else torch.zeros_like(grad_c)  # of what was not read
     return grad_a, grad_b, grad_bias, grad_c, None, None, None, None, None
 
 

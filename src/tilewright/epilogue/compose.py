@@ -90,15 +90,17 @@ def compose(
     args: Mapping[str, Described] | None = None,
     out_dtypes: Sequence[DType],
     pair: bool = False,
-    reduced_along: Mapping[str, Along] | None = None,
+    along: Mapping[str, Along] | None = None,
 ) -> Composed:
     """The epilogue of a call. ``out_dtypes`` has the dtype of C; then those of the other outputs, C's where it ends.
 
+    ``along`` says how the other outputs (``out1``, ...) lie under C: ``full`` or, where their columns are apart,
+    ``strided``; reductions ``row`` where a row of C is one place, else ``strided``. One left out lies as it is named.
+
     ``fn(acc, **args)`` is traced, but for a function that was with such arguments and has captured the same
-    (``captured.key_of``). Of a ``pair`` it is ``fn(first, second, **args)``, and all there is. ``reduced_along`` says
-    how outputs that are reductions lie, where not as under C: ``row`` where a row of C is one place, ``strided`` where
-    strides tell. Raises ``UsageError`` for a ``beta`` without ``c``, ``args`` without ``fn``, anything but ``fn`` and
-    ``args`` for a pair, and what ``trace.call`` refuses.
+    (``captured.key_of``). Of a ``pair`` it is ``fn(first, second, **args)``, and all there is. Raises ``UsageError``
+    for a ``beta`` without ``c``, ``args`` without ``fn``, anything but ``fn`` and ``args`` for a pair, and what
+    ``trace.call`` refuses.
     """
     if pair and (fn is None or alpha != 1 or beta != 0 or c is not None or bias is not None):
         raise UsageError(
@@ -120,11 +122,11 @@ def compose(
         named,
         tuple(out_dtypes),
         pair,
-        tuple((reduced_along or {}).items()),
+        tuple((along or {}).items()),
     )
     found = _known.get(key) if captured is not None else None
     if found is None:
-        found = _composed(*factors, c, bias, fn, dict(named), out_dtypes, pair, reduced_along or {})
+        found = _composed(*factors, c, bias, fn, dict(named), out_dtypes, pair, along or {})
         if captured is not None:
             with _guard:
                 while len(_known) >= _MOST_KNOWN:
@@ -147,7 +149,7 @@ def _composed(
     args: Mapping[str, Described],
     out_dtypes: Sequence[DType],
     pair: bool,
-    reduced_along: Mapping[str, Along],
+    along: Mapping[str, Along],
 ) -> Composed:
     """``compose`` anew. ``beta`` is 0, 1 or, for any other number, None."""
     builder = GraphBuilder()
@@ -171,7 +173,7 @@ def _composed(
             fn, builder, accumulators, {name: symbol(name_of(name), seen) for name, seen in args.items()}
         )
     graph = builder.graph(places, marks)
-    return Composed(_code(graph, given, _completed(out_dtypes, marks), pair, reduced_along), graph)
+    return Composed(_code(graph, given, _completed(out_dtypes, marks), pair, along), graph)
 
 
 def _completed(dtypes: Sequence[DType], marks: Sequence[str]) -> tuple[DType, ...]:
@@ -191,7 +193,7 @@ def _code(
     given: Mapping[str, Described],
     out_dtypes: Sequence[DType],
     pair: bool,
-    reduced_along: Mapping[str, Along],
+    along: Mapping[str, Along],
 ) -> EpilogueCode:
     """The text, and what a launch has to hand in for it."""
     if graph.plain and not pair:
@@ -204,12 +206,16 @@ def _code(
         for number, (dtype, mark) in enumerate(zip(out_dtypes, marks, strict=True))
         if number
     ]
-    into = {f"out{number}": "row" if mark.startswith("row") else "strided" for number, mark in enumerate(marks) if mark}
+    rows: dict[str, Along] = {f"out{number}": "row" for number, mark in enumerate(marks) if mark.startswith("row")}
+    columns: dict[str, Along] = {f"out{n}": "strided" for n, mark in enumerate(marks) if mark.startswith("col")}
     arrays = sum(spec.kind == "array" for spec in (*reads, *writes))
     if arrays > MAX_ARRAYS:
         raise UsageError(f"the epilogue reads and writes {arrays} arrays beside C; at most {MAX_ARRAYS} are possible")
     return EpilogueCode(
-        _text(graph, inputs, reads, writes, pair, {**into, **reduced_along}), tuple(reads), tuple(writes), paired=pair
+        _text(graph, inputs, reads, writes, pair, {**rows, **columns, **along}),
+        tuple(reads),
+        tuple(writes),
+        paired=pair,
     )
 
 
@@ -219,7 +225,7 @@ def _text(
     members: Sequence[ArgSpec],
     written: Sequence[ArgSpec],
     pair: bool,
-    reduced_along: Mapping[str, str],
+    along: Mapping[str, Along],
 ) -> str:
     second = f"const float (&{SECOND})[N], " if pair else ""
     outputs = [spec.name for spec in written]
@@ -239,16 +245,16 @@ def _text(
         *(f"    const {node.kind} v{place} = {_expression(node, reads)};" for place, node in enumerate(graph.nodes)),
         *(f"    {name}[i] = v{place};" for name, place in zip((ACC, *outputs), graph.outputs, strict=True)),
         "  }",
-        *(
-            f"  tw::epilogue_largest<tw::Along::{_ALONG[reduced_along[name]]}>(args.{name}, {name}, at);"
-            if name in reduced_along
-            else f"  tw::epilogue_write(args.{name}, {name}, at);"
-            for name in outputs
-        ),
+        *(_stored(spec, along.get(spec.name, "full")) for spec in written),
         "}",
         "}  // namespace epilogue",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _stored(spec: ArgSpec, along: Along) -> str:
+    how = f"<tw::Along::{_ALONG[along]}>" if along != "full" else ""
+    return f"  tw::epilogue_{'write' if spec.initial is None else 'largest'}{how}(args.{spec.name}, {spec.name}, at);"
 
 
 def _type(spec: ArgSpec) -> str:

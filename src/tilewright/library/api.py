@@ -67,8 +67,10 @@ def matmul(
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_compiling():
-        return _operation(a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, sms, backend)
-    options = _PLAIN
+        return _operation(
+            a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, batch_invariant, sms, backend
+        )
+    options, out_dtype = _PLAIN, tuple(out_dtype) if type(out_dtype) is list else out_dtype
     if plan is not None or sms is not None or batch_invariant or not deterministic or backend != "auto":
         options = Options(plan, sms, deterministic, batch_invariant, backend)
     more = None if options is _PLAIN and out_dtype is None else (out_dtype, options)
@@ -90,8 +92,10 @@ def matmul(
             result = known.run(a, out, found, stream, values)
             if result is not hot.MISSED:
                 return result
-    if torch is not None and torch.is_grad_enabled() and _learns(a, b, c, bias, args):
-        return _operation(a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, sms, backend)
+    if _learns(a, b, out, c, bias, args):
+        return _operation(
+            a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, batch_invariant, sms, backend
+        )
     after = after_of(c, alpha, beta, bias, epilogue, args, b)
     request = request_of(a, b, out, out_dtype, options, after)
     result, ready = run(request, out, stream)
@@ -100,21 +104,20 @@ def matmul(
     return result
 
 
-def _learns(a: Any, b: Any, c: Any, bias: Any, args: Any) -> bool:
+def _learns(a: Any, b: Any, out: Any, c: Any, bias: Any, args: Any) -> bool:
     """Whether a gradient is asked for."""
-    held = (
-        a,
-        *(b if isinstance(b, tuple | list) else (b,)),
-        c,
-        bias,
-        *(args.values() if isinstance(args, Mapping) else ()),
-    )
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return False
+    outs = out if isinstance(out, tuple | list) else (out,)
+    bs = b if isinstance(b, tuple | list) else (b,)
+    held = (a, *bs, *outs, c, bias, *(args.values() if isinstance(args, Mapping) else ()))
     return any(getattr(each, "requires_grad", False) is True for each in held)
 
 
 def _operation(
     a: Any, b: Any, out: Any, c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any, out_dtype: Any,
-    stream: Any, plan: Any, sms: Any, backend: str,
+    stream: Any, plan: Any, batch_invariant: Any, sms: Any, backend: str,
 ) -> Any:  # fmt: skip
     """The same as an operation of PyTorch, which its autograd and its compiler see."""
     from tilewright.torch_op import of_call
@@ -122,6 +125,7 @@ def _operation(
     return of_call(
         a, b, c=c, alpha=alpha, beta=beta, bias=bias, epilogue=epilogue, args=args, out_dtype=out_dtype,
         backend=backend, out=out, stream=stream, plan=plan, sms=sms,
+        batch_invariant=None if batch_invariant is False else batch_invariant,
     )  # fmt: skip
 
 
@@ -163,6 +167,7 @@ class Matmul:
         backend: str = "auto",
     ) -> None:
         options = Options(plan, sms, deterministic, batch_invariant, backend)
+        out_dtype = tuple(out_dtype) if type(out_dtype) is list else out_dtype
         self._given: dict[str, Any] = {
             "c": c, "alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "args": args, "b": b
         }  # fmt: skip
@@ -204,7 +209,8 @@ class Matmul:
 
         Others must be alike in kind, device, shape, strides, element type and alignment to 16 bytes. ``changed`` may
         have other ``c``, ``bias``, ``args``, ``alpha`` and ``beta``, which must decide for the same kernel. Without an
-        ``out``, here or at the start, each call makes a new result. Raises ``UsageError``.
+        ``out``, here or at the start, each call makes a new result. Raises ``UsageError``, for tensors that need a
+        gradient too: ``matmul`` gives one.
         """
         known, found = self._known, self._found
         if known is not None and not changed:
@@ -226,6 +232,14 @@ class Matmul:
                         self._checked = found[1:]
                     return result
         new, given = self._with(a, b, out, changed), self._out if out is None else out
+        held = {**self._given, **changed}
+        if _learns(
+            self._a if a is None else a, self._b if b is None else b, given, held["c"], held["bias"], held["args"]
+        ):
+            raise UsageError(
+                "a, b or another tensor needs a gradient, which a Matmul does not give: matmul does, and under "
+                "torch.no_grad() none is needed"
+            )
         result, self._ready = run(new, given, self._stream if stream is None else stream)
         self._remember(result)
         return result

@@ -77,9 +77,13 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     if after is None:
         return Arranged(question, None)
     views = dict(zip(axes, p.more, strict=True))
-    along: dict[str, Along] = {
-        f"out{number}": "strided" if views[f"out{number}"].col else "row" for number, mark in enumerate(marks) if mark
-    }
+    along: dict[str, Along] = {}
+    for number, mark in enumerate(marks):
+        seen_out = views.get(f"out{number}")
+        if seen_out is not None and mark:
+            along[f"out{number}"] = "strided" if seen_out.col else "row"
+        elif seen_out is not None and seen_out.cols > 1 and seen_out.col != 1:
+            along[f"out{number}"] = "strided"
     composed = after.composed(described(dtypes, views), [each.dtype for each in outs], along)
     if composed.code == PLAIN:
         return Arranged(question, None)
@@ -119,6 +123,8 @@ def results_of(request: Request) -> Results:
     """What a request gives. A function is traced again where it may have changed. Raises ``UsageError``."""
     after = request.after
     if after is None:
+        if len(request.out_dtypes) > 1 and not request.outs:
+            raise UsageError(f"out_dtype has {len(request.out_dtypes)} dtypes and the product is the only result")
         return Results(request.out_dtypes[:1], (request.shape,))
     placed = after.placed(request.a.shape, request.b.shape, request.shape)
     arrays = dict(after.arrays)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.dtypes import DTYPES, DType
-from tilewright.errors import UsageError
+from tilewright.errors import UnavailableError, UsageError
 from tilewright.library.support import sentence
 
 Kind = Literal["torch", "cupy", "cuda array", "dlpack", "numpy"]
@@ -61,14 +61,19 @@ def view(array: Any, name: str = "a") -> Array:
     """Look at an array; ``name`` is what errors call it.
 
     Raises ``UsageError`` for what is no array, an element type that no kernel has, memory of another device than a CUDA
-    GPU or the host, and a stride that is no whole number of elements.
+    GPU or the host, a stride that is no whole number of elements, and elements that no GPU could read where they lie.
     """
     reader = _readers.get(type(array))
     if reader is None:
         reader = _reader_of(array, name)
         if reader in (_torch, _cupy, _numpy):  # of others the instance decides, not the type
             _readers[type(array)] = reader
-    return reader(array, name)
+    found = reader(array, name)
+    if found.pointer % found.dtype.itemsize and found.kind != "numpy":
+        raise UsageError(
+            f"{name} lies at {found.pointer:#x}; an array of {found.dtype} lies at a multiple of {found.dtype.itemsize}"
+        )
+    return found
 
 
 def require_alike(arrays: Sequence[tuple[str, Array]]) -> None:
@@ -77,7 +82,7 @@ def require_alike(arrays: Sequence[tuple[str, Array]]) -> None:
     for name, other in arrays[1:]:
         if other.kind != first.kind:
             raise UsageError(
-                f"{first_name} is a {_type(first.owner)} and {name} a {_type(other.owner)}; all arrays of a call are "
+                f"{first_name} is a {type_of(first)} and {name} a {type_of(other)}; all arrays of a call are "
                 "of one library"
             )
         if other.device != first.device:
@@ -120,6 +125,11 @@ def _addresses(array: Array) -> np.ndarray[Any, Any]:
     return np.asarray(type("Described", (), {"__array_interface__": described})())
 
 
+def type_of(array: Array) -> str:
+    """The type of the caller's array, in words."""
+    return _type(array.owner.array if isinstance(array.owner, _Held) else array.owner)
+
+
 def _type(array: Any) -> str:
     return f"{type(array).__module__.partition('.')[0]}.{type(array).__name__}"
 
@@ -160,7 +170,11 @@ def _torch(tensor: Any, name: str) -> Array:
     if tensor.is_neg():
         raise UsageError(f"{name} is a view that negates its elements; resolve_neg() makes a tensor of them")
     where = HOST if device.type == "cpu" else device.index
-    return Array(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype, where, "torch", tensor)
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError:  # PyTorch's own says no more
+        raise UsageError(f"{name} is a tensor without memory of its own, as inside of torch.vmap") from None
+    return Array(pointer, tuple(tensor.shape), tensor.stride(), dtype, where, "torch", tensor)
 
 
 def torch_dtypes() -> dict[Any, DType]:
@@ -182,6 +196,8 @@ def _cupy(array: Any, name: str) -> Array:
 
 
 def _numpy(array: Any, name: str) -> Array:
+    if isinstance(array, np.ma.MaskedArray):
+        raise UsageError(f"{name} has a mask, which no kernel knows; give the array below it, {name}.data")
     dtype = _numpy_dtype(array.dtype, name)
     strides = _elements(array.strides, array.shape, dtype, name)
     pointer = array.__array_interface__["data"][0]
@@ -216,6 +232,11 @@ def _device_attribute(array: Any) -> int | None:
 
 def device_of_pointer(pointer: int) -> int:
     """The GPU that memory is on. Raises ``UsageError`` for memory that CUDA does not know."""
+    from tilewright.backends.cuda_errors import cuda_unavailable_reason
+
+    reason = cuda_unavailable_reason()
+    if reason is not None:
+        raise UnavailableError(f"an array says that it lies on a GPU, and there is none ({reason})")
     from cuda.bindings import driver
 
     error, device = driver.cuPointerGetAttribute(
@@ -229,9 +250,13 @@ def device_of_pointer(pointer: int) -> int:
 def _dlpack(array: Any, name: str) -> Array:
     kind, number = array.__dlpack_device__()
     if int(kind) == DLPACK_CPU:
-        host = np.from_dlpack(array)
+        try:
+            host = np.from_dlpack(array)
+        except (BufferError, TypeError, RuntimeError) as error:  # NumPy knows no bf16, for one
+            raise UsageError(f"{name} of type {_type(array)} cannot be used: {error}; {sentence()}") from error
         seen = _numpy(host, name)
-        return Array(seen.pointer, seen.shape, seen.strides, seen.dtype, HOST, "dlpack", host, None, seen.writable)
+        owner = _Held(array, host)
+        return Array(seen.pointer, seen.shape, seen.strides, seen.dtype, HOST, "dlpack", owner, None, seen.writable)
     if int(kind) != DLPACK_CUDA:
         raise UsageError(
             f"{name} is on a device of DLPack's type {int(kind)}; CUDA GPUs (2) and the host (1) can be used"
@@ -245,8 +270,9 @@ def _dlpack(array: Any, name: str) -> Array:
         raise UsageError(f"{name} of type {_type(array)} cannot be used: {error}; {sentence()}") from error
     shape = tuple(seen.shape)
     strides = _tight(shape) if seen.strides is None else tuple(seen.strides)
-    owner = _Held(array, seen)
-    return Array(int(seen.ptr), shape, strides, dtype, int(number), "dlpack", owner, None, not seen.readonly)
+    return Array(
+        int(seen.ptr), shape, strides, dtype, int(number), "dlpack", _Held(array, seen), None, not seen.readonly
+    )
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from tilewright.library.arrange import Arranged, Results, arranged, results_of
 from tilewright.library.arrays import HOST, Array, place, view
 from tilewright.library.choose import choose
 from tilewright.library.fused import After
-from tilewright.library.ready import Place, Ready, forget, place_of, ready_for
+from tilewright.library.ready import Place, Ready, forget, place_of, ready_for, require_place
 from tilewright.library.request import Request, require_apart, require_outs
-from tilewright.library.results import empty, stream_of, used_on
+from tilewright.library.results import empty, stream_of, used_on, written
 
 if TYPE_CHECKING:
     from tilewright.library.explain import Explanation
@@ -41,6 +41,7 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     ready(request.a.pointer, request.b.pointer, outs[0].pointer, on, members(ready, request.after, outs))
     _fill_of_nothing(request, results, [each.owner for each in outs])
     if not made:
+        written(request.outs)
         return out, ready
     if stream is not None and at.backend.name == "cuda":
         for each in made:
@@ -119,11 +120,16 @@ def explained(request: Request) -> Explanation:
     """What a request would do: nothing is compiled."""
     from tilewright.library.explain import explanation  # with the planner's words, for who asks
 
+    require_place(request)
+    results = results_of(request)
+    require_outs(request, results.shapes)
+    require_apart(request.outs, request)
     laid = laid_out(request)
     emulated = request.options.backend == "emulator"
     choice = None if laid.empty else answer(laid.question, request.options.plan, anew=True)
     where = "the emulator" if emulated else place(max(request.a.device, 0))
-    return explanation(request, laid.question.product, choice, where, laid.after)
+    outs = list(zip(results.shapes, results.dtypes, strict=True))
+    return explanation(request, laid.question.product, choice, where, laid.after, outs)
 
 
 def tuned(request: Request, top: int, limit_s: float) -> None:

@@ -305,8 +305,6 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
     """A plan that the caller brings: operands are packed where it does not take them."""
     from tilewright.planner.family import priced
 
-    if not isinstance(plan, Plan):
-        raise UsageError(f"plan is a {type(plan).__name__}; it must be a Plan, such as tilewright.plan(...).pick.plan")
     if plan.paired:
         raise UsageError("plan is of a pair and b is one array: paired=False is possible")
     if not _applies(question, plan):

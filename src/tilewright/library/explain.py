@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tilewright.dtypes import DType
 from tilewright.library.arrays import place
 from tilewright.library.choose import Choice, needs
 from tilewright.library.fused import Fused
 from tilewright.library.pair import SECOND
-from tilewright.library.request import Request
+from tilewright.library.prepared import rooms_of
+from tilewright.library.request import Request, names_of_outs
 from tilewright.library.shapes import Product
+from tilewright.library.staging import bytes_copied
 from tilewright.planner.reasons import reasons
 from tilewright.report.plan_words import REGIMES
 
@@ -97,9 +101,17 @@ class Explanation:
 
 
 def explanation(
-    request: Request, product: Product, choice: Choice | None, where: str, after: Fused | None
+    request: Request,
+    product: Product,
+    choice: Choice | None,
+    where: str,
+    after: Fused | None,
+    outs: Sequence[tuple[Sequence[int], DType]],
 ) -> Explanation:
-    """That of a request whose kernel is chosen; ``where`` says what it runs on, ``after`` what it does beside."""
+    """That of a request whose kernel is chosen; ``where`` says what it runs on, ``after`` what it does beside.
+
+    ``outs`` are the shapes and types of the results.
+    """
     a, b = request.a, request.b
     pair = " and b[1] alike" if request.after is not None and request.after.second is not None else ""
     call = f"a {a.shape} {a.dtype} @ b {b.shape} {b.dtype}{pair} = out {request.shape} {request.out_dtypes[0]}"
@@ -111,8 +123,9 @@ def explanation(
     if choice.planning is not None:
         why.append(REGIMES[choice.planning.regime])
         found = tuple(each.sentence for each in reasons(choice.planning))
+    callers = {"a": "b", "b": "a"} if product.swapped else _CALLED
     packs = tuple(
-        Copied(f"{_CALLED.get(each.operand, each.operand)}, packed", each.why, each.bytes_moved)
+        Copied(f"{callers.get(each.operand, each.operand)}, packed", each.why, each.bytes_moved)
         for each in choice.packs
     )
     return Explanation(
@@ -127,9 +140,9 @@ def explanation(
         found,
         _path(product, choice, after),
         choice.us,
-        (*_staged(request, where), *packs),
+        (*_staged(request, where, outs), *packs),
         choice.runner_up,
-        choice.plan.workspace_bytes(choice.problem),
+        rooms_of(choice)[1],
     )
 
 
@@ -151,19 +164,15 @@ def _path(product: Product, choice: Choice, after: Fused | None) -> tuple[str, .
     return tuple(path)
 
 
-def _staged(request: Request, where: str) -> tuple[Copied, ...]:
+def _staged(request: Request, where: str, outs: Sequence[tuple[Sequence[int], DType]]) -> tuple[Copied, ...]:
     """What NumPy's arrays cost on a GPU."""
     if request.a.kind != "numpy" or where == place(request.a.device) or "emulator" in where:
         return ()
-    found = []
-    for name, array in (("a", request.a), ("b", request.b)):
-        found.append(Copied(name, "NumPy's memory is the host's: to the GPU", array.size * array.dtype.itemsize))
-    size = 1
-    for length in request.shape:
-        size *= length
-    found.append(
-        Copied("out", "NumPy's memory is the host's: back from the GPU", size * request.out_dtypes[0].itemsize)
-    )
+    there, back = "NumPy's memory is the host's: to the GPU", "NumPy's memory is the host's: back from the GPU"
+    read = [("a", request.a), ("b", request.b), *(() if request.after is None else request.after.named)]
+    found = [Copied(name, there, bytes_copied(array)) for name, array in read]
+    for name, (shape, dtype) in zip(names_of_outs(len(outs)), outs, strict=True):
+        found.append(Copied(name, back, math.prod(shape) * dtype.itemsize))
     return tuple(found)
 
 

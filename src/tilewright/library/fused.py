@@ -66,8 +66,8 @@ class After:
         found = {}
         for name, array in self.arrays:
             seen: Axes = (array.shape, array.strides)
-            # A vector operand leaves an axis of the result out: so do arrays of the result's dimensions.
-            if len(array.shape) == len(shape) and (len(a) == 1 or len(b) == 1):
+            # A vector operand leaves an axis of the result out: so do arrays that are broadcast to the result.
+            if len(array.shape) <= len(shape) and (len(a) == 1 or len(b) == 1):
                 seen = as_matrices(seen, len(a), len(b))
             said = name.removeprefix("arg_")
             found[name] = place(said, *seen, m, n, batch, _ROLES.get(name, "argument"))
@@ -77,9 +77,12 @@ class After:
         self,
         described: Mapping[str, Described],
         out_dtypes: Sequence[DType],
-        reduced_along: Mapping[str, Along] | None = None,
+        along: Mapping[str, Along] | None = None,
     ) -> Composed:
-        """The epilogue for arrays that lie as described. Raises ``UsageError`` for what cannot be traced."""
+        """The epilogue for arrays that lie as described; ``along`` as ``compose`` has it.
+
+        Raises ``UsageError`` for what cannot be traced.
+        """
         args = {name: seen for name, seen in described.items() if name.startswith("arg_")}
         args |= {name: NUMBER for name, _ in self.numbers}
         return compose(
@@ -91,7 +94,7 @@ class After:
             args={name.removeprefix("arg_"): seen for name, seen in args.items()},
             out_dtypes=out_dtypes,
             pair=self.second is not None,
-            reduced_along=reduced_along,
+            along=along,
         )
 
 
@@ -109,7 +112,7 @@ def after_of(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any,
     values = {}
     for name, value in sorted((args or {}).items(), key=lambda item: str(item[0])):
         if is_number(value):
-            values[name_of(name)] = float(value)
+            values[name_of(name)] = _float(value)
         else:
             arrays[name_of(name)] = view(value, f"args[{name!r}]")
     return After(scale, share, epilogue, tuple(arrays.items()), tuple(values.items()), second)
@@ -117,16 +120,27 @@ def after_of(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any,
 
 def _number(name: str, value: Any) -> float:
     if is_number(value) and not isinstance(value, bool):
-        return float(value)
+        return _float(value)
     raise UsageError(f"{name} is a {type(value).__name__}; it must be a number")
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an int of more than 1024 bits
+        return _infinite(value)
+
+
+def _infinite(value: Any) -> float:
+    return math.inf if value > 0 else -math.inf
 
 
 def bits(number: float) -> int:
     """A number as ``tw::EpilogueScalar`` has it: the bits of its fp32, which is infinite beyond that range."""
     try:
         return int(_WORD.unpack(_FLOAT.pack(number))[0])
-    except OverflowError:
-        return int(_WORD.unpack(_FLOAT.pack(math.copysign(math.inf, number)))[0])
+    except (OverflowError, struct.error):  # the latter of an int of more than 1024 bits
+        return int(_WORD.unpack(_FLOAT.pack(_infinite(number)))[0])
 
 
 _FLOAT, _WORD = struct.Struct("<f"), struct.Struct("<I")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any
 
 from tilewright.backends.cuda_arguments import stream_handle
 from tilewright.epilogue.captured import key_of
 from tilewright.epilogue.compose import name_of
-from tilewright.library.arrays import HOST, view
+from tilewright.library.arrays import HOST, lies_as, view
 from tilewright.library.fused import bits
 from tilewright.library.pair import SECOND
 from tilewright.library.ready import Ready
@@ -38,12 +39,14 @@ class _Torch:
     grad_enabled: Any = None
     raw_stream: Any = None
     empty: Any = None
+    written: Any = None
+    """Tells autograd that a tensor has changed, which it may have kept for a backward pass."""
 
 
 class Known:
     """A geometry that was seen before: its launches, what its result is made of, and how far its arrays reach."""
 
-    __slots__ = ("device", "dtype", "index", "members", "more_near", "near", "ready", "shape")
+    __slots__ = ("as_out", "device", "dtype", "index", "members", "more_near", "near", "ready", "shape")
 
     def __init__(self, ready: Ready, result: Any, request: Request) -> None:
         self.ready, self.members = ready, ready.members
@@ -59,6 +62,11 @@ class Known:
         second = None if request.after is None else request.after.second
         if second is not None:
             self.more_near[SECOND] = (second.extent[0] - second.pointer, second.extent[1] - second.pointer)
+        self.as_out = {
+            name
+            for name, each in arrays
+            if request.outs and lies_as(replace(each, pointer=request.outs[0].pointer), request.outs[0])
+        }
 
     def run(self, a: Any, out: Any, found: Found, stream: Any, values: Values | None) -> Any:
         """Queue the call whose key this was found by, and return the result; ``MISSED`` where memory may overlap."""
@@ -73,7 +81,8 @@ class Known:
             if (low < at_a + a_high and at_a + a_low < high) or (low < at_b + b_high and at_b + b_low < high):
                 return MISSED
             for name, (first, last) in self.more_near.items():
-                if low < values[name] + last and values[name] + first < high:  # type: ignore[index]
+                at = values[name]  # type: ignore[index]
+                if low < at + last and at + first < high and (at != at_out or name not in self.as_out):
                     return MISSED
         if stream is None:
             on = _Torch.raw_stream(self.index)
@@ -85,6 +94,8 @@ class Known:
             self.ready(at_a, at_b, at_out, on)
         else:
             self.ready(at_a, at_b, at_out, on, tuple([values[name] for name in self.members]))
+        if not made:
+            _Torch.written(out)
         return out
 
 
@@ -93,11 +104,11 @@ _known: OrderedDict[Any, Known] = OrderedDict()
 
 def found_by(a: Any, b: Any, out: Any, more: Any) -> Found | None:
     """The key of a call with plain tensors, and where they are; None for all else."""
-    if type(a) not in _Torch.types and not _is_torch(a):
+    if type(a) not in _Torch.types and (_Torch.types or not _found_torch() or type(a) not in _Torch.types):
         return None
     if type(b) not in _Torch.types or (out is not None and type(out) not in _Torch.types):
         return None
-    if (a.requires_grad or b.requires_grad) and _Torch.grad_enabled():
+    if (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)) and _Torch.grad_enabled():
         return None
     try:
         at_a, at_b, at_out = a.data_ptr(), b.data_ptr(), 0
@@ -115,7 +126,7 @@ def found_by(a: Any, b: Any, out: Any, more: Any) -> Found | None:
 
 def found_after(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any) -> tuple[Any, Values] | None:
     """The part of a key that says what follows the product, and the values of that; None goes the long way."""
-    if type(alpha) not in _NUMBERS or type(beta) not in _NUMBERS or not (_Torch.types or _knows_torch()):
+    if not (_Torch.types or _found_torch()) or type(alpha) not in _NUMBERS or type(beta) not in _NUMBERS:
         return None
     function = key_of(epilogue)
     if function is None:  # what it captured may have changed unseen
@@ -162,7 +173,10 @@ _NUMBERS = (int, float)
 
 def look_up(key: Any) -> Known | None:
     """What is known of a key."""
-    return _known.get(key)
+    try:
+        return _known.get(key)
+    except TypeError:  # of what cannot be hashed, and is refused on the long way
+        return None
 
 
 def remember(found: Found, request: Request, result: Any, ready: Ready) -> Known | None:
@@ -182,18 +196,14 @@ def forget() -> None:
     _known.clear()
 
 
-def _is_torch(array: Any) -> bool:
-    """Whether it is a plain tensor, once PyTorch is imported: then its types are known from here on."""
-    return not _Torch.types and _knows_torch() and type(array) in _Torch.types
-
-
-def _knows_torch() -> bool:
-    """Whether PyTorch is imported, whose types are then known."""
+def _found_torch() -> bool:
+    """Whether PyTorch is imported by now: then its types are known from here on."""
     torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "Tensor"):
+    if torch is None or not hasattr(torch, "nn"):  # the latter while it is being imported
         return False
     _Torch.grad_enabled = torch.is_grad_enabled
     _Torch.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", torch_stream)
     _Torch.empty = torch.empty
+    _Torch.written = torch.autograd.graph.increment_version
     _Torch.types = (torch.Tensor, torch.nn.Parameter)
     return True

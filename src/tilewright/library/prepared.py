@@ -69,6 +69,18 @@ class Prepared:
                 start(pointers, stream)
 
 
+def rooms_of(choice: Choice) -> tuple[tuple[int, ...], int]:
+    """Where in the workspace each packed copy begins, and the bytes that all of it takes."""
+    needed = choice.plan.workspace_bytes(choice.problem)
+    if not choice.packs:
+        return (), needed
+    begins, end = [], max(needed, 4 * MOST_COUNTERS)  # the counters stay zero, whoever else uses the workspace
+    for each in choice.packs:
+        begins.append(-(-end // PLACE_BYTES) * PLACE_BYTES)
+        end = begins[-1] + pack.tight(each.array, each.layout).nbytes
+    return tuple(begins), end
+
+
 def make_ready(
     backend: Backend, question: Question, choice: Choice, workspaces: Workspaces, after: Fused | None = None
 ) -> Prepared:
@@ -86,15 +98,14 @@ def make_ready(
     memory = _row(0, needed)
     steps = {name: three(view.batch, 0) for name, (view, _) in views.items()}
     starters: list[Starter] = [] if after is None else [Fill(backend, *each) for each in after.fills]
-    end = max(needed, 4 * MOST_COUNTERS)  # the counters stay zero, whoever else uses the workspace
+    begins, nbytes = rooms_of(choice)
     with outside_capture(backend.name == "cuda"):
-        for each in choice.packs:
+        for each, begin in zip(choice.packs, begins, strict=True):
             role = roles[each.operand]
             array = strided(question, each.operand, stand_in(role, question.offsets[role]))
-            begin = -(-end // PLACE_BYTES) * PLACE_BYTES
             copy = pack.tight(array, each.layout)
-            end, steps[each.operand] = begin + copy.nbytes, copy.steps
-            copying, _ = pack.prepare(backend, array, each.layout, _row(begin, end - begin))
+            steps[each.operand] = copy.steps
+            copying, _ = pack.prepare(backend, array, each.layout, _row(begin, copy.nbytes))
             starters.append(starter(backend, copying, question.offsets, [(0, 0, role)]))
             matrices[each.operand] = replace(matrices[each.operand], pointer=stand_in(WORKSPACE) + begin)
         launch = prepare(
@@ -108,7 +119,7 @@ def make_ready(
         last = len(launch.args) - 1
         fields = [] if after is None else [(last, byte, role) for byte, role in after.fields]
         starters.append(starter(backend, launch, question.offsets, fields))
-    return Prepared(choice, tuple(starters), end if choice.packs else needed, workspaces)
+    return Prepared(choice, tuple(starters), nbytes, workspaces)
 
 
 def _row(begin: int, nbytes: int) -> Matrix:

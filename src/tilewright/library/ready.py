@@ -12,7 +12,7 @@ from tilewright.backends.base import Backend
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.library.answers import answer
 from tilewright.library.arrange import Arranged, arranged
-from tilewright.library.arrays import HOST, Array, place
+from tilewright.library.arrays import HOST, Array, place, type_of
 from tilewright.library.choose import Choice
 from tilewright.library.pair import SECOND
 from tilewright.library.prepared import Prepared, make_ready
@@ -35,18 +35,22 @@ _lock = threading.RLock()
 _ready: OrderedDict[Any, Ready] = OrderedDict()
 
 
-def place_of(request: Request) -> Place:
-    """Where a call runs: the GPU that its arrays are on, or for those in host memory a GPU or the emulator.
-
-    Raises ``UsageError`` where the arrays are elsewhere than the backend asked for, ``UnavailableError`` without a GPU.
-    """
+def require_place(request: Request) -> None:
+    """Raise ``UsageError`` where the arrays are elsewhere than the backend asked for."""
     device, wanted = request.a.device, request.options.backend
     if device != HOST and wanted == "emulator":
         raise UsageError(f"backend is emulator, which computes in host memory, and a lies on {place(device)}")
     if device == HOST and wanted != "emulator" and request.a.kind != "numpy":
-        raise UsageError(
-            f"a is a {type(request.a.owner).__name__} in host memory: move it to a GPU, or say backend='emulator'"
-        )
+        raise UsageError(f"a is a {type_of(request.a)} in host memory: move it to a GPU, or say backend='emulator'")
+
+
+def place_of(request: Request) -> Place:
+    """Where a call runs: the GPU that its arrays are on, or for those in host memory a GPU or the emulator.
+
+    Raises ``UsageError`` as ``require_place`` does, ``UnavailableError`` without a GPU.
+    """
+    require_place(request)
+    device, wanted = request.a.device, request.options.backend
     number = HOST if wanted == "emulator" else max(device, 0)
     found = _places.get(number)
     if found is None:

@@ -26,6 +26,15 @@ class Options:
     batch_invariant: bool = False
     backend: str = "auto"
 
+    def __post_init__(self) -> None:
+        """Raise ``UsageError`` for what no key of a geometry could hold."""
+        if self.plan is not None and not isinstance(self.plan, Plan):
+            raise UsageError(
+                f"plan is a {type(self.plan).__name__}; it must be a Plan, such as tilewright.plan(...).pick.plan"
+            )
+        if self.sms is not None and not isinstance(self.sms, int):
+            raise UsageError(f"sms is {self.sms!r}; it must be a number of SMs")
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -59,17 +68,19 @@ def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options, after
         raise UsageError(f"a is {seen_a.dtype} and b is {seen_b.dtype}; {sentence()}")
     shape = result_shape(seen_a.shape, seen_b.shape)
     given = () if out is None else tuple(out) if isinstance(out, tuple | list) else (out,)
-    outs = tuple(view(each, name) for name, each in zip(_names(len(given)), given, strict=True))
+    outs = tuple(view(each, name) for name, each in zip(names_of_outs(len(given)), given, strict=True))
     said = tuple(out_dtype) if isinstance(out_dtype, tuple | list) else () if out_dtype is None else (out_dtype,)
     dtypes = tuple(out_dtype_of(each) for each in said)
+    if outs and len(dtypes) > len(outs):
+        raise UsageError(f"out_dtype has {len(dtypes)} dtypes and out {len(outs)} arrays: no more of them are possible")
     for number, each in enumerate(outs):
         _require_out(
             each,
-            _names(len(outs))[number],
+            names_of_outs(len(outs))[number],
             each.shape if number else shape,
             dtypes[number] if number < len(dtypes) else None,
         )
-    named = [("a", seen_a), ("b", seen_b), *zip(_names(len(outs)), outs, strict=True)]
+    named = [("a", seen_a), ("b", seen_b), *zip(names_of_outs(len(outs)), outs, strict=True)]
     require_alike([*named, *(() if after is None else after.named)])
     _require_options(options)
     return Request(
@@ -77,7 +88,8 @@ def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options, after
     )
 
 
-def _names(count: int) -> list[str]:
+def names_of_outs(count: int) -> list[str]:
+    """What errors call the arrays for so many results."""
     return ["out"] if count == 1 else [f"out[{number}]" for number in range(count)]
 
 
@@ -95,7 +107,7 @@ def require_apart(outs: Sequence[Array], request: Request) -> None:
     An array of the epilogue is read where the results are written, and just before: it may be one of them.
     """
     for number, out in enumerate(outs):
-        name = _names(len(outs))[number]
+        name = names_of_outs(len(outs))[number]
         others = [("a", request.a, False), ("b", request.b, False)]
         if request.after is not None:
             others += [(said, array, array is not request.after.second) for said, array in request.after.named]
@@ -115,8 +127,8 @@ def require_outs(request: Request, shapes: Sequence[tuple[int, ...]]) -> None:
     """
     outs = request.outs
     if outs and len(outs) != len(shapes):
-        raise UsageError(f"out has {len(outs)} arrays and the call {len(shapes)} results: as many are possible")
-    for name, each, shape in zip(_names(len(outs)), outs, shapes, strict=False):
+        raise UsageError(f"out has {len(outs)} arrays and the call {len(shapes)} results: as many of both are needed")
+    for name, each, shape in zip(names_of_outs(len(outs)), outs, shapes, strict=False):
         if each.shape != shape:
             raise UsageError(f"{name} has shape {each.shape}; the result has shape {shape}")
         low, high = each.extent

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.backends.cuda_arguments import stream_handle
 from tilewright.dtypes import DTYPES, DType
 from tilewright.errors import UsageError
-from tilewright.library.arrays import HOST, LEGACY_STREAM, Array
+from tilewright.library.arrays import HOST, LEGACY_STREAM, Array, type_of
 
 
 def empty(like: Array, shape: Sequence[int], dtype: DType) -> Any:
@@ -26,9 +26,7 @@ def empty(like: Array, shape: Sequence[int], dtype: DType) -> Any:
             return cupy.empty(shape, dtype=dtype.numpy)
     if like.kind == "numpy" or like.device == HOST:
         return np.empty(shape, dtype=dtype.numpy)
-    raise UsageError(
-        f"a is a {type(like.owner).__name__}, of which no new one can be made: give the array for the result as out"
-    )
+    raise UsageError(f"a is a {type_of(like)}, of which no new one can be made: give the array for the result as out")
 
 
 def torch_dtype(dtype: DType) -> Any:
@@ -76,6 +74,14 @@ def torch_stream(device: int) -> int:
 def stream_of(stream: Any, arrays: Sequence[Array]) -> int:
     """The handle of ``stream``, None being the arrays' own."""
     return current_stream(arrays) if stream is None else stream_handle(stream)
+
+
+def written(outs: Sequence[Array]) -> None:
+    """Tell autograd that a caller's tensors have changed: a backward pass that needs what they held is an error."""
+    if outs[0].kind == "torch":
+        import torch
+
+        torch.autograd.graph.increment_version([each.owner for each in outs])
 
 
 def used_on(result: Any, like: Array, stream: int) -> None:

@@ -38,6 +38,12 @@ def laid(array: Array, device: int) -> Array:
     return Array(0, array.shape, tuple(strides), array.dtype, device, "numpy", None)
 
 
+def bytes_copied(array: Array) -> int:
+    """Those of its elements, of what is broadcast once."""
+    shape = zip(array.shape, _shared(array), strict=True)
+    return math.prod(1 if shared else n for n, shared in shape) * array.dtype.itemsize
+
+
 def room(backend: Any, shape: Sequence[int], dtype: DType) -> Array:
     """Memory on the backend's device for a result of that shape."""
     line = shape[-1] if shape else 1

@@ -10,6 +10,8 @@ from tilewright import workspace
 from tilewright.backends.base import Backend, Matrix
 from tilewright.backends.cuda_prepared import capture_of
 
+PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD, the default stream of the thread that names it
+
 
 @dataclass
 class Held:
@@ -32,11 +34,13 @@ class Workspaces:
         self._held: dict[Any, Held] = {}
         self._retired: list[Matrix] = []
         self._lock = threading.Lock()
+        self._thread = threading.local()
 
     def of(self, stream: int, nbytes: int) -> Held:
         """At least so many bytes, for launches on the stream of that handle."""
         capture = capture_of(stream) if self._backend.name == "cuda" else None
-        key = stream if capture is None else (stream, capture)
+        own = self._own(stream)
+        key = own if capture is None else (own, capture)
         held = self._held.get(key)
         if held is None or held.nbytes < nbytes:
             with self._lock:
@@ -44,6 +48,14 @@ class Workspaces:
                 if held is None or held.nbytes < nbytes:
                     held = self._held[key] = self._grown(held, nbytes)
         return held
+
+    def _own(self, stream: int) -> Any:
+        """What stands for a stream: its handle, but where that means another stream in each thread."""
+        if stream != PER_THREAD_STREAM:
+            return stream
+        if not hasattr(self._thread, "stream"):
+            self._thread.stream = object()
+        return self._thread.stream
 
     def _grown(self, held: Held | None, nbytes: int) -> Held:
         size = nbytes if held is None else max(nbytes, 2 * held.nbytes)
