@@ -78,8 +78,20 @@ def test_what_has_no_gradient() -> None:
         matmul(a, b, epilogue=lambda acc: acc * 2, **E)
     with pytest.raises(UsageError, match="out is given for tensors that need a gradient"):
         matmul(a, b, out=torch.empty(24, 16), **E)
+    with pytest.raises(UsageError, match="b is a pair for tensors that need a gradient"):
+        matmul(a.detach(), (b, tensor(40, 16, learns=True)), epilogue=tilewright.swiglu, **E)
     with torch.no_grad():
         assert not matmul(a, b, epilogue=lambda acc: acc * 2, **E).requires_grad
+
+
+def test_a_pair_and_reductions_of_tensors() -> None:
+    a, gate, up = tensor(24, 40).bfloat16(), tensor(40, 15).bfloat16(), tensor(40, 15).bfloat16()
+    found = matmul(a, (gate, up), epilogue=lambda x, y: (x - y, tilewright.row_max(x), tilewright.col_absmax(y)), **E)
+    first, second = a.float() @ gate.float(), a.float() @ up.float()
+    for one, other in zip(found, ((first - second).bfloat16(), first.amax(1), second.abs().amax(0)), strict=True):
+        assert torch.equal(one, other)
+    empty = matmul(a[:0], (gate, up), epilogue=lambda x, y: (x, tilewright.col_max(y)), **E)[1]
+    assert torch.equal(empty, torch.full((15,), -torch.inf))
 
 
 def test_what_would_lose_a_gradient_is_refused() -> None:

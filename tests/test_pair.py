@@ -134,6 +134,9 @@ def test_arguments_and_several_results(where: str) -> None:
     with Matmul(a, (gate, up), epilogue=difference, batch_invariant=True, backend=where) as prepared:
         same(prepared.execute(), (first - 2 * second).astype(BF16.numpy))
         same(prepared.execute(b=(up, gate)), (second - 2 * first).astype(BF16.numpy))
+        for other in (gate, (gate, up[:, ::-1]), (gate[::-1], up)):
+            with pytest.raises(UsageError, match=r"b asks for another kernel|b is bf16 \(72, 40\) with strides"):
+                prepared.execute(b=other)
         plan = prepared.plan()
     assert plan is not None
     assert Plan.from_dict(plan.to_dict()) == plan

@@ -275,9 +275,10 @@ class Matmul:
             if len(given) != len(likes):
                 raise UsageError(f"out has {len(given)} arrays; this Matmul has {len(likes)} results")
             outs = tuple(_alike(view(x, "out"), y, "out") for x, y in zip(given, likes, strict=True))
-        if pair_of(self._b if b is None else b) is not None:
-            changed = {"b": self._b if b is None else b, **changed}
-            b = None if b is None else b[0]
+        pair = pair_of(b)
+        if pair is not None or (b is not None and after is not None and after.second is not None):
+            changed = {"b": b, **changed}
+            b = b if pair is None else pair[0]
         if changed:
             for name in changed:
                 if name not in self._given or name == "epilogue":
