@@ -318,8 +318,8 @@ def test_arrays_that_have_no_numbers_are_refused() -> None:
         tw.where(np.zeros(2, np.float32), 1, 2)
 
 
-@pytest.mark.parametrize("name", functions.MARKS)
-def test_reductions_are_refused_by_name(name: str) -> None:
+@pytest.mark.parametrize("name", ["col_sum", "row_sum"])
+def test_sums_are_refused_by_name(name: str) -> None:
     with pytest.raises(UsageError, match=f"^{name} marks .*not possible yet"):
         trace(lambda acc: (acc, getattr(tw, name)(acc)))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright import BF16, DType, Matmul, UsageError, matmul, relu
+from tilewright import BF16, DType, Matmul, UsageError, matmul, relu, swiglu
 from tilewright.backends.base import Backend
 from tilewright.library import arrays, calls, hot, ready
 from tilewright.library.arrays import Array
@@ -37,6 +37,9 @@ class Tensor:
 
     def get_device(self) -> int:
         return int(self.device.index)
+
+    def __getitem__(self, at: Any) -> Tensor:
+        return Tensor(self.held[at])
 
     def is_neg(self) -> bool:
         return self.negative
@@ -154,6 +157,28 @@ def test_an_epilogue_on_the_short_way(long_way: list[str]) -> None:
     for _ in range(2):
         with pytest.raises(UsageError, match="out shares memory with c"):
             matmul(a, b, beta=1, c=first, out=second)
+
+
+def test_pairs_on_the_short_way(long_way: list[str]) -> None:
+    def of_both(a: Tensor, gate: Tensor, up: Tensor) -> Held:
+        return product(a, gate) - product(a, up)
+
+    gate, out = integers(2, 40, 16), Tensor(np.zeros((24, 16), BF16.numpy))
+    for given in (None, out):
+        for seed in range(3):
+            a, up = integers(seed, 24, 40), integers(seed + 5, 40, 16)
+            same(matmul(a, (gate, up), out=given, epilogue=lambda x, y: x - y), of_both(a, gate, up))
+    assert len(long_way) == 2
+    square, gate, up = integers(1, 16, 16), integers(2, 16, 16), integers(3, 16, 16)
+    matmul(square, (gate, up), out=Tensor(np.zeros((16, 16), BF16.numpy)), epilogue=swiglu)
+    with pytest.raises(UsageError, match=r"out shares memory with b\[1\]"):
+        matmul(square, (gate, up), out=up, epilogue=swiglu)
+    long_way.clear()
+    for seed in range(3):
+        a, up = integers(seed, 24, 40), integers(seed + 5, 40, 15)
+        found = matmul(a, (integers(2, 40, 15), up), epilogue=lambda x, y: x - y)
+        same(found, of_both(a, integers(2, 40, 15), up))
+    assert len(long_way) == 3, "rows of 30 bytes need room between them, which only the long way makes"
 
 
 def test_what_an_epilogue_captured_is_looked_at_each_time(long_way: list[str]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tilewright.epilogue.functions import abs as abs
     from tilewright.epilogue.functions import clamp as clamp
     from tilewright.epilogue.functions import col_absmax as col_absmax
+    from tilewright.epilogue.functions import col_max as col_max
     from tilewright.epilogue.functions import col_sum as col_sum
     from tilewright.epilogue.functions import erf as erf
     from tilewright.epilogue.functions import exp as exp
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tilewright.epilogue.functions import relu as relu
     from tilewright.epilogue.functions import relu_squared as relu_squared
     from tilewright.epilogue.functions import row_absmax as row_absmax
+    from tilewright.epilogue.functions import row_max as row_max
     from tilewright.epilogue.functions import row_sum as row_sum
     from tilewright.epilogue.functions import sigmoid as sigmoid
     from tilewright.epilogue.functions import silu as silu
@@ -66,8 +68,8 @@ _HOMES = {
     "compile_counter": ("Compiles", "compiles"),
     "dtypes": ("BF16", "FP16", "FP32", "DType"),
     "epilogue.functions": (
-        "abs", "clamp", "col_absmax", "col_sum", "erf", "exp", "gelu", "log", "maximum", "minimum", "relu",
-        "relu_squared", "row_absmax", "row_sum", "sigmoid", "silu", "sqrt", "swiglu", "tanh",
+        "abs", "clamp", "col_absmax", "col_max", "col_sum", "erf", "exp", "gelu", "log", "maximum", "minimum", "relu",
+        "relu_squared", "row_absmax", "row_max", "row_sum", "sigmoid", "silu", "sqrt", "swiglu", "tanh",
         "where",
     ),
     "errors": (

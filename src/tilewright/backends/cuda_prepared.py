@@ -187,6 +187,24 @@ class PreparedLaunch:
         raise LaunchError(f"{what} {self._kernel.name}: the driver answered {code}")
 
 
+class Fill:
+    """Words of memory set before a launch: ``words`` of them to ``word``, from the address of a role on."""
+
+    def __init__(self, backend: Any, role: int, words: int, word: int) -> None:
+        self._backend, self._role, self._words, self._word = backend, role, words, word
+
+    def __call__(self, pointers: tuple[int, ...], stream: int) -> None:
+        """Queue it on the stream of that handle; in host memory it is done. Raises ``LaunchError``."""
+        at = pointers[self._role]
+        if self._backend.name != "cuda":
+            (ctypes.c_uint32 * self._words).from_address(at)[:] = [self._word] * self._words
+            return
+        from cuda.bindings import driver
+
+        with self._backend.current(), driver_errors("filling an output of an epilogue"):
+            call(driver.cuMemsetD32Async, at, self._word, self._words, stream)
+
+
 def moved(arg: Any, pointer: int) -> Any:
     """A matrix, or the tensor map of one, at another address."""
     from dataclasses import replace

@@ -28,11 +28,15 @@ _EMPTY = b"\0"  # a struct without members has a byte
 
 @dataclass(frozen=True)
 class ArgSpec:
-    """One member of ``Args``: a number, passed in fp32 whatever ``dtype`` says, or an array of ``dtype``."""
+    """One member of ``Args``: a number, passed in fp32 whatever ``dtype`` says, or an array of ``dtype``.
+
+    ``initial`` is what an output holds before the launch, each element of which many of C's are reduced to.
+    """
 
     name: str
     kind: Literal["scalar", "array"]
     dtype: DType
+    initial: float | None = None
 
 
 @dataclass(frozen=True)

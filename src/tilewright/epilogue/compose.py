@@ -22,6 +22,7 @@ import numpy as np
 from tilewright.dtypes import FP32, DType
 from tilewright.epilogue.captured import key_of
 from tilewright.epilogue.code import PLAIN, ArgSpec, EpilogueCode
+from tilewright.epilogue.functions import INITIAL, reduced
 from tilewright.epilogue.graph import ACC, CONSTANT, INPUT, SECOND, Graph, GraphBuilder, Node
 from tilewright.epilogue.operations import OPERATIONS
 from tilewright.epilogue.placement import Along
@@ -66,7 +67,9 @@ class Composed:
         """
         acc = np.asarray(acc, np.float32)
         inputs = {**values, ACC: acc} if second is None else {**values, ACC: acc, SECOND: second}
-        return tuple(np.broadcast_to(y, acc.shape) for y in self.graph.evaluate(inputs))
+        found = [np.broadcast_to(y, acc.shape) for y in self.graph.evaluate(inputs)]
+        marks = self.graph.marks or ("",) * len(found)
+        return tuple(reduced(mark, y) if mark else y for mark, y in zip(marks, found, strict=True))
 
 
 def name_of(argument: Any) -> str:
@@ -88,15 +91,17 @@ def compose(
     out_dtypes: Sequence[DType],
     pair: bool = False,
     strided: Collection[str] = (),
+    reduced_along: Mapping[str, Along] | None = None,
 ) -> Composed:
     """The epilogue of a call. ``out_dtypes`` has the dtype of C; then those of the other outputs, C's where it ends.
 
     ``strided`` names those of the other outputs (``out1``, ...) whose columns do not lie side by side.
 
     ``fn(acc, **args)`` is traced, but for a function that was with such arguments and has captured the same
-    (``captured.key_of``). Of a ``pair`` it is ``fn(first, second, **args)``, and all there is. Raises ``UsageError``
-    for a ``beta`` without ``c``, ``args`` without ``fn``, anything but ``fn`` and ``args`` for a pair, and what
-    ``trace.call`` refuses.
+    (``captured.key_of``). Of a ``pair`` it is ``fn(first, second, **args)``, and all there is. ``reduced_along`` says
+    how outputs that are reductions lie, where not as under C: ``row`` where a row of C is one place, ``strided`` where
+    strides tell. Raises ``UsageError`` for a ``beta`` without ``c``, ``args`` without ``fn``, anything but ``fn`` and
+    ``args`` for a pair, and what ``trace.call`` refuses.
     """
     if pair and (fn is None or alpha != 1 or beta != 0 or c is not None or bias is not None):
         raise UsageError(
@@ -110,10 +115,20 @@ def compose(
     factors = (alpha == 1, 1 if beta == 1 else None if beta else 0)
     named = tuple(sorted((args or {}).items(), key=lambda item: str(item[0])))
     captured = key_of(fn)
-    key = (factors, c if beta else None, bias, captured, named, tuple(out_dtypes), pair, frozenset(strided))
+    key = (
+        factors,
+        c if beta else None,
+        bias,
+        captured,
+        named,
+        tuple(out_dtypes),
+        pair,
+        frozenset(strided),
+        tuple((reduced_along or {}).items()),
+    )
     found = _known.get(key) if captured is not None else None
     if found is None:
-        found = _composed(*factors, c, bias, fn, dict(named), out_dtypes, pair, strided)
+        found = _composed(*factors, c, bias, fn, dict(named), out_dtypes, pair, strided, reduced_along or {})
         if captured is not None:
             with _guard:
                 while len(_known) >= _MOST_KNOWN:
@@ -137,6 +152,7 @@ def _composed(
     out_dtypes: Sequence[DType],
     pair: bool,
     strided: Collection[str],
+    reduced_along: Mapping[str, Along],
 ) -> Composed:
     """``compose`` anew. ``beta`` is 0, 1 or, for any other number, None."""
     builder = GraphBuilder()
@@ -153,35 +169,52 @@ def _composed(
         value = apply("add", value, addend if beta == 1 else apply("mul", addend, symbol("beta")))
     if bias is not None:
         value = apply("add", value, symbol("bias", bias))
-    places = [value.place]
+    places, marks = [value.place], [""]
     if fn is not None:
         accumulators = [value, Symbol(builder, builder.put(INPUT, value=SECOND))] if pair else [value]
-        places = call(fn, builder, accumulators, {name: symbol(name_of(name), seen) for name, seen in args.items()})
-    graph = builder.graph(places)
-    return Composed(_code(graph, given, _completed(out_dtypes, len(places)), pair, strided), graph)
+        places, marks = call(
+            fn, builder, accumulators, {name: symbol(name_of(name), seen) for name, seen in args.items()}
+        )
+    graph = builder.graph(places, marks)
+    return Composed(_code(graph, given, _completed(out_dtypes, marks), pair, strided, reduced_along), graph)
 
 
-def _completed(dtypes: Sequence[DType], count: int) -> tuple[DType, ...]:
+def _completed(dtypes: Sequence[DType], marks: Sequence[str]) -> tuple[DType, ...]:
+    count = len(marks)
     if len(dtypes) > count:
         raise UsageError(
             f"out_dtype has {len(dtypes)} dtypes and the epilogue {count} outputs; at most that many are possible"
         )
-    return (*dtypes, *[dtypes[0]] * (count - len(dtypes)))
+    for dtype, mark in zip(dtypes, marks, strict=False):
+        if mark and dtype != FP32:
+            raise UsageError(f"out_dtype has {dtype} for {mark}, which is computed in fp32: fp32 is possible")
+    return (*dtypes, *(FP32 if mark else dtypes[0] for mark in marks[len(dtypes) :]))
 
 
 def _code(
-    graph: Graph, given: Mapping[str, Described], out_dtypes: Sequence[DType], pair: bool, strided: Collection[str]
+    graph: Graph,
+    given: Mapping[str, Described],
+    out_dtypes: Sequence[DType],
+    pair: bool,
+    strided: Collection[str],
+    reduced_along: Mapping[str, Along],
 ) -> EpilogueCode:
     """The text, and what a launch has to hand in for it."""
     if graph.plain and not pair:
         return PLAIN
     inputs = {name: given[name] for name in graph.inputs if name not in (ACC, SECOND)}
     reads = [ArgSpec(name, "array" if seen.along else "scalar", seen.dtype or FP32) for name, seen in inputs.items()]
-    writes = [ArgSpec(f"out{number}", "array", dtype) for number, dtype in enumerate(out_dtypes) if number]
+    marks = graph.marks or ("",) * len(out_dtypes)
+    writes = [
+        ArgSpec(f"out{number}", "array", dtype, INITIAL[mark] if mark else None)
+        for number, (dtype, mark) in enumerate(zip(out_dtypes, marks, strict=True))
+        if number
+    ]
+    into = {f"out{number}": "row" if mark.startswith("row") else "strided" for number, mark in enumerate(marks) if mark}
     arrays = sum(spec.kind == "array" for spec in (*reads, *writes))
     if arrays > MAX_ARRAYS:
         raise UsageError(f"the epilogue reads and writes {arrays} arrays beside C; at most {MAX_ARRAYS} are possible")
-    text = _text(graph, inputs, reads, writes, pair, strided)
+    text = _text(graph, inputs, reads, writes, pair, strided, {**into, **reduced_along})
     return EpilogueCode(text, tuple(reads), tuple(writes), paired=pair)
 
 
@@ -192,6 +225,7 @@ def _text(
     written: Sequence[ArgSpec],
     pair: bool,
     strided: Collection[str],
+    reduced_along: Mapping[str, str],
 ) -> str:
     second = f"const float (&{SECOND})[N], " if pair else ""
     outputs = [spec.name for spec in written]
@@ -212,7 +246,12 @@ def _text(
         *(f"    const {node.kind} v{place} = {_expression(node, reads)};" for place, node in enumerate(graph.nodes)),
         *(f"    {name}[i] = v{place};" for name, place in zip((ACC, *outputs), graph.outputs, strict=True)),
         "  }",
-        *(f"  tw::epilogue_write{along}(args.{name}, {name}, at);" for name, along in writes.items()),
+        *(
+            f"  tw::epilogue_largest<tw::Along::{_ALONG[reduced_along[name]]}>(args.{name}, {name}, at);"
+            if name in reduced_along
+            else f"  tw::epilogue_write{along}(args.{name}, {name}, at);"
+            for name, along in writes.items()
+        ),
         "}",
         "}  // namespace epilogue",
     ]

@@ -10,15 +10,17 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
-from tilewright.epilogue.symbol import apply, described
+import numpy as np
+
+from tilewright.epilogue.symbol import Marked, Symbol, apply, described
 from tilewright.errors import UsageError
 
-# What is public here beside `swiglu`, which takes a pair; the marks of reductions are refused by name.
+# What is public here beside `swiglu`, which takes a pair; and the marks of reductions.
 NAMES = (
     "abs", "clamp", "erf", "exp", "gelu", "log", "maximum", "minimum", "relu", "relu_squared", "sigmoid", "silu",
     "sqrt", "tanh", "where",
 )  # fmt: skip
-MARKS = ("col_absmax", "col_sum", "row_absmax", "row_sum")
+MARKS = ("col_absmax", "col_max", "col_sum", "row_absmax", "row_max", "row_sum")
 
 
 def relu(x: Any) -> Any:
@@ -119,7 +121,7 @@ def where(condition: Any, yes: Any, no: Any) -> Any:
     return apply("where", condition, yes, no)
 
 
-def _mark(name: str, what: str) -> Callable[[Any], NoReturn]:
+def _refused(name: str, what: str) -> Callable[[Any], NoReturn]:
     def mark(x: Any) -> NoReturn:
         raise UsageError(
             f"{name} marks {what} of {described(x)} as an output of the epilogue, which is not possible yet: returning "
@@ -131,7 +133,31 @@ def _mark(name: str, what: str) -> Callable[[Any], NoReturn]:
     return mark
 
 
-row_sum = _mark("row_sum", "the sum of each row")
-row_absmax = _mark("row_absmax", "the largest magnitude of each row")
-col_sum = _mark("col_sum", "the sum of each column")
-col_absmax = _mark("col_absmax", "the largest magnitude of each column")
+def _largest(name: str, what: str) -> Callable[[Any], Any]:
+    def mark(x: Any) -> Any:
+        value = apply("abs", x) if name.endswith("absmax") else x
+        if isinstance(value, Symbol):
+            return Marked(value, name)
+        return reduced(name, np.asarray(value, np.float32))
+
+    mark.__name__ = mark.__qualname__ = name
+    mark.__doc__ = (
+        f"Marks {what} of the values as an output of the epilogue, in fp32; NaN where one is. Of an array it is that."
+    )
+    return mark
+
+
+def reduced(mark: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Rows or columns of an array as a mark reduces them."""
+    return np.asarray(array.max(axis=-1 if mark.startswith("row") else -2, initial=INITIAL[mark]))
+
+
+# What the outputs of the marks hold before the first element has come, which are then the largest of all that came.
+INITIAL = {"row_max": -math.inf, "row_absmax": 0.0, "col_max": -math.inf, "col_absmax": 0.0}
+
+row_sum = _refused("row_sum", "the sum of each row")
+col_sum = _refused("col_sum", "the sum of each column")
+row_max = _largest("row_max", "the largest of each row")
+row_absmax = _largest("row_absmax", "the largest magnitude of each row")
+col_max = _largest("col_max", "the largest of each column")
+col_absmax = _largest("col_absmax", "the largest magnitude of each column")

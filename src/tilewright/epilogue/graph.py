@@ -59,8 +59,8 @@ class GraphBuilder:
         """The place of a constant, rounded to fp32."""
         return self.put(CONSTANT, value=int(np.float32(number).view(np.uint32)))
 
-    def graph(self, outputs: Sequence[int]) -> Graph:
-        """What ``outputs`` need, in the order in which they need it."""
+    def graph(self, outputs: Sequence[int], marks: Sequence[str] = ()) -> Graph:
+        """What ``outputs`` need, in the order in which they need it; ``marks`` as ``Graph`` has them."""
         order: dict[int, int] = {}
         kept: list[Node] = []
         for output in outputs:
@@ -76,15 +76,19 @@ class GraphBuilder:
                     order[at] = len(kept)
                     node = self.nodes[at]
                     kept.append(Node(node.operation, tuple(order[o] for o in node.operands), node.value))
-        return Graph(tuple(kept), tuple(order[output] for output in outputs))
+        return Graph(tuple(kept), tuple(order[output] for output in outputs), tuple(marks) if any(marks) else ())
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A finished graph. ``outputs`` are places in ``nodes``; the first becomes C."""
+    """A finished graph. ``outputs`` are places in ``nodes``; the first becomes C.
+
+    ``marks`` says of each output what its rows or columns are reduced to, "" where they are not; none where none are.
+    """
 
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
+    marks: tuple[str, ...] = ()
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -104,7 +108,9 @@ class Graph:
             + (" ".join(f"v{operand}" for operand in node.operands) if node.operands else str(node.value))
             for place, node in enumerate(self.nodes)
         ]
-        return "\n".join([*lines, "return " + " ".join(f"v{output}" for output in self.outputs)])
+        marks = self.marks or ("",) * len(self.outputs)
+        returned = (f"{mark} v{output}".strip() for mark, output in zip(marks, self.outputs, strict=True))
+        return "\n".join([*lines, "return " + " ".join(returned)])
 
     @cached_property
     def digest(self) -> str:
@@ -112,7 +118,7 @@ class Graph:
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def evaluate(self, inputs: Mapping[str, Any]) -> tuple[Array, ...]:
-        """What it computes of ``inputs``, in NumPy's fp32, broadcast as NumPy does.
+        """What it computes of ``inputs``, in NumPy's fp32, broadcast as NumPy does, and nothing reduced.
 
         Raises ``KeyError`` for an input that it reads and that is not there.
         """

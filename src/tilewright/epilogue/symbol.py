@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -170,6 +171,14 @@ class Symbol:
         return foreign("torch", getattr(function, "__name__", str(function)), args, kwargs or {})
 
 
+@dataclass(frozen=True)
+class Marked:
+    """A value of which rows or columns are reduced to one, as ``mark`` says: an output, and no operand."""
+
+    value: Symbol
+    mark: str
+
+
 def _method(operation: str, *, reflected: bool = False) -> Callable[..., Any]:
     def method(self: Symbol, *other: Any) -> Any:
         return apply(operation, *other, self) if reflected else apply(operation, self, *other)
@@ -239,6 +248,9 @@ for _name, _operation in _OTHERS.items():
     setattr(Symbol, f"__{_name}__", _method(_operation))
 for _name, (_what, _instead) in _REFUSED.items():
     setattr(Symbol, f"__{_name}__", _refusal(_what, _instead))
+_OPERATORS = {*_REFLECTED, *(f"r{name}" for name in _REFLECTED), *_OTHERS, *_REFUSED, "pow", "rpow", "pos"}
+for _name in _OPERATORS:
+    setattr(Marked, f"__{_name}__", _refusal("an operation on a reduction", "returning it, not as the first value, is"))
 
 
 def power(base: Symbol, exponent: Any) -> Any:

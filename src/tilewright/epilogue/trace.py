@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.epilogue.graph import ACC, INPUT, Graph, GraphBuilder
-from tilewright.epilogue.symbol import Symbol, described, is_number, place_of
+from tilewright.epilogue.symbol import Marked, Symbol, described, is_number, place_of
 from tilewright.errors import UsageError
 
 
 def call(
     fn: Callable[..., Any], builder: GraphBuilder, accumulators: Sequence[Symbol], arguments: Mapping[str, Symbol]
-) -> list[int]:
-    """The places of what ``fn(*accumulators, **arguments)`` returns, the first first.
+) -> tuple[list[int], list[str]]:
+    """The places of what ``fn(*accumulators, **arguments)`` returns, the first first, and what each is marked as.
 
     Raises ``UsageError`` when it does not take these arguments, does what cannot be traced or returns something else
     than a value or a tuple of values. Its own errors pass.
@@ -41,13 +41,19 @@ def call(
     values = returned if isinstance(returned, tuple) else (returned,)
     if not values:
         raise UsageError("epilogue returns an empty tuple; its first value becomes C, so that there must be one")
+    marks = [value.mark if isinstance(value, Marked) else "" for value in values]
+    if marks[0]:
+        raise UsageError(
+            f"epilogue returns {marks[0]} as its first value, which becomes C; later ones can be reductions"
+        )
+    values = tuple(value.value if isinstance(value, Marked) else value for value in values)
     for value in values:
         if not isinstance(value, Symbol) and not is_number(value):
             raise UsageError(
                 f"epilogue returns {described(value)}; what was made of its arguments, a number, or a tuple of these "
                 "is possible"
             )
-    return [place_of(builder, value, "float", "return") for value in values]
+    return [place_of(builder, value, "float", "return") for value in values], marks
 
 
 def trace(fn: Callable[..., Any], arguments: Iterable[str] = ()) -> Graph:
@@ -57,4 +63,4 @@ def trace(fn: Callable[..., Any], arguments: Iterable[str] = ()) -> Graph:
     """
     builder = GraphBuilder()
     symbols = {name: Symbol(builder, builder.put(INPUT, value=name)) for name in (ACC, *sorted(arguments))}
-    return builder.graph(call(fn, builder, [symbols.pop(ACC)], symbols))
+    return builder.graph(*call(fn, builder, [symbols.pop(ACC)], symbols))

@@ -80,10 +80,12 @@ def matmul(
         found = hot.found_by(a, b, out, more)
     else:
         said = hot.found_after(c, alpha, beta, bias, epilogue, args)
-        found = None
+        found, first = None, b
+        if said is not None and type(b) is tuple:
+            first, said = hot.of_pair(b, said)
         if said is not None:
             values = said[1]
-            found = hot.found_by(a, b, out, (more, said[0]))
+            found = hot.found_by(a, first, out, (more, said[0]))
     if found is not None:
         known = hot.look_up(found[0])
         if known is not None:

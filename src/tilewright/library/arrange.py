@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import DType
 from tilewright.epilogue.code import PLAIN
 from tilewright.epilogue.compose import Described
+from tilewright.epilogue.placement import Along
 from tilewright.errors import UsageError
 from tilewright.library.arrays import Array
 from tilewright.library.choose import Question, operand_lines
@@ -41,14 +42,19 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     """
     out, after = outs[0], request.after
     axes, dtypes, starts = {}, {}, {}
+    marks: tuple[str, ...] = ()
     if after is not None:
         batched = (*as_matrices((request.shape, (0,) * len(request.shape)), len(a.shape), len(b.shape))[0],)
         for name, placed in after.placed(a.shape, b.shape, request.shape).items():
             axes[name] = (batched, (*placed.batch, placed.row, placed.col))
             array = dict(after.arrays)[name]
             dtypes[name], starts[name] = array.dtype, array.pointer % 16
+        marks = results_of(request).marks if len(outs) > 1 else ()
         for number, each in enumerate(outs[1:], 1):
-            axes[f"out{number}"] = as_matrices((each.shape, each.strides), len(a.shape), len(b.shape))
+            if marks[number]:
+                axes[f"out{number}"] = (batched, _reduced(marks[number], each.strides))
+            else:
+                axes[f"out{number}"] = as_matrices((each.shape, each.strides), len(a.shape), len(b.shape))
             starts[f"out{number}"] = each.pointer % 16
     p = product((a.shape, a.strides), (b.shape, b.strides), (out.shape, out.strides), list(axes.values()))
     offsets: tuple[int, ...] = (a.pointer % 16, b.pointer % 16, out.pointer % 16)
@@ -71,12 +77,16 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     if after is None:
         return Arranged(question, None)
     views = dict(zip(axes, p.more, strict=True))
-    apart = {name for name, seen in views.items() if name not in dtypes and seen.cols > 1 and seen.col != 1}
-    composed = after.composed(described(dtypes, views), [each.dtype for each in outs], apart)
+    along: dict[str, Along] = {
+        f"out{number}": "strided" if views[f"out{number}"].col else "row" for number, mark in enumerate(marks) if mark
+    }
+    apart = {name for name, seen in views.items() if name not in {*dtypes, *along} and seen.cols > 1 and seen.col != 1}
+    composed = after.composed(described(dtypes, views), [each.dtype for each in outs], apart, along)
     if composed.code == PLAIN:
         return Arranged(question, None)
-    first = MORE + (second is not None)
-    return Arranged(replace(question, epilogue=composed.code.digest), fused(composed, views, starts, first, stand_in))
+    first, sizes = MORE + (second is not None), (*p.batch, p.m, p.n)
+    bound = fused(composed, views, starts, first, stand_in, sizes)
+    return Arranged(replace(question, epilogue=composed.code.digest), bound)
 
 
 def _of_pair(question: Question, second: Array, other: Product) -> Question:
@@ -90,10 +100,20 @@ def _of_pair(question: Question, second: Array, other: Product) -> Question:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The element types of the results, of which an epilogue may have several, and the digest of what computes them."""
+    """The element types of the results, of which an epilogue may have several, and the digest of what computes them.
+
+    ``marks`` says which are reductions, "" of others.
+    """
 
     dtypes: tuple[DType, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    marks: tuple[str, ...] = ("",)
     digest: str | None = None
+
+
+def _reduced(mark: str, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of what a mark reduces to under the result: 0 along the axis that is gone."""
+    return (*strides[:-1], 0, strides[-1]) if mark.startswith("col") else (*strides, 0)
 
 
 def results_of(request: Request) -> Results:
@@ -102,9 +122,19 @@ def results_of(request: Request) -> Results:
     if after is None:
         if len(request.out_dtypes) > 1 and not request.outs:
             raise UsageError(f"out_dtype has {len(request.out_dtypes)} dtypes and the product is the only result")
-        return Results(request.out_dtypes[:1])
+        return Results(request.out_dtypes[:1], (request.shape,))
     placed = after.placed(request.a.shape, request.b.shape, request.shape)
     arrays = dict(after.arrays)
     seen = {name: Described(arrays[name].dtype, each.along) for name, each in placed.items()}
     composed = after.composed(seen, request.out_dtypes)
-    return Results((request.out_dtypes[0], *(each.dtype for each in composed.code.outputs)), composed.graph.digest)
+    dtypes = (request.out_dtypes[0], *(each.dtype for each in composed.code.outputs))
+    marks = composed.graph.marks or ("",) * len(dtypes)
+    if any(marks) and min(len(request.a.shape), len(request.b.shape)) < 2:
+        raise UsageError(
+            f"epilogue returns {next(filter(None, marks))}, and a has shape {request.a.shape} and b {request.b.shape}: "
+            "matrices, or batches of them, have rows and columns"
+        )
+    *batch, m, n = request.shape if any(marks) else (0, 0)
+    left = {"row": (*batch, m), "col": (*batch, n)}
+    shapes = tuple(left[mark[:3]] if mark else request.shape for mark in marks)
+    return Results(dtypes, shapes, marks, composed.graph.digest)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.dtypes import DType
+from tilewright.epilogue.functions import INITIAL
 from tilewright.errors import UsageError
 from tilewright.library import staging
 from tilewright.library.answers import answer
@@ -29,15 +30,16 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     """
     at = place_of(request)
     results = results_of(request)
-    require_outs(request, len(results.dtypes))
+    require_outs(request, results.shapes)
     require_apart(request.outs, request)
     if request.a.device == HOST and at.backend.name == "cuda":
         return _run_staged(request, at, out, results)
     on = 0 if at.backend.name != "cuda" else stream_of(stream, request.arrays)
-    made = [] if request.outs else [_made(request, dtype) for dtype in results.dtypes]
+    made = [] if request.outs else [_made(request, *each) for each in zip(results.shapes, results.dtypes, strict=True)]
     outs = request.outs or tuple(view(each, "out") for each in made)
     ready = ready_for(at, request.a, request.b, outs, request, results.digest)
     ready(request.a.pointer, request.b.pointer, outs[0].pointer, on, members(ready, request.after, outs))
+    _fill_of_nothing(request, results, [each.owner for each in outs])
     if not made:
         written(request.outs)
         return out, ready
@@ -47,16 +49,25 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     return made[0] if len(made) == 1 else tuple(made), ready
 
 
-def _made(request: Request, dtype: DType) -> Any:
+def _made(request: Request, shape: tuple[int, ...], dtype: DType) -> Any:
     """A new result; of a pair a view of one with longer rows, where its own are no whole 16 bytes."""
-    *front, n = request.shape or (1,)
-    line = _line(request, n, dtype)
-    return empty(request.a, request.shape, dtype) if line == n else empty(request.a, (*front, line), dtype)[..., :n]
+    *front, n = shape or (1,)
+    line = _line(request, shape, dtype)
+    return empty(request.a, shape, dtype) if line == n else empty(request.a, (*front, line), dtype)[..., :n]
 
 
-def _line(request: Request, n: int, dtype: DType) -> int:
-    """Elements from one row of ``n`` in a new result to the next."""
-    if request.after is None or request.after.second is None:
+def _fill_of_nothing(request: Request, results: Results, outs: Sequence[Any]) -> None:
+    """The reductions of a result without elements, for which nothing is launched."""
+    if 0 in request.shape and any(results.marks):
+        for each, mark in zip(outs, results.marks, strict=True):
+            if mark:
+                each[...] = INITIAL[mark]
+
+
+def _line(request: Request, shape: tuple[int, ...], dtype: DType) -> int:
+    """Elements from one row of a new result of that shape to the next."""
+    n = shape[-1] if shape else 1
+    if request.after is None or request.after.second is None or len(shape) < len(request.shape):
         return n
     chunk = 16 // dtype.itemsize
     return -(-n // chunk) * chunk
@@ -74,7 +85,7 @@ def made_ready(request: Request) -> Ready:
     """Choose and compile, for results that are still to be made where none are given."""
     at = place_of(request)
     results = results_of(request)
-    require_outs(request, len(results.dtypes))
+    require_outs(request, results.shapes)
     if request.a.device != HOST or at.backend.name != "cuda":
         return ready_for(at, request.a, request.b, request.outs or tight(request, results), request, results.digest)
     there = _copied(request, at)
@@ -84,24 +95,24 @@ def made_ready(request: Request) -> Ready:
 def tight(request: Request, results: Results) -> tuple[Array, ...]:
     """The results that a request without ``out`` gets, before they have memory."""
     found = []
-    for dtype in results.dtypes:
+    for shape, dtype in zip(results.shapes, results.dtypes, strict=True):
         strides, step = [], 1
-        for length in reversed(request.shape):
+        for length in reversed(shape):
             strides.append(step)
-            step *= max(length if strides[1:] else _line(request, length, dtype), 1)
+            step *= max(length if strides[1:] else _line(request, shape, dtype), 1)
         made = tuple(reversed(strides))
-        found.append(Array(0, request.shape, made, dtype, request.a.device, request.a.kind, None))
+        found.append(Array(0, shape, made, dtype, request.a.device, request.a.kind, None))
     return tuple(found)
 
 
 def laid_out(request: Request) -> Arranged:
     """The product of a request, its results as they will lie, and NumPy's arrays as they will on a GPU."""
     results = results_of(request)
-    require_outs(request, len(results.dtypes))
+    require_outs(request, results.shapes)
     seen, outs = request, request.outs or tight(request, results)
     if request.a.device == HOST and request.options.backend != "emulator":
         seen = _with_arrays(request, lambda each: staging.laid(each, 0))
-        outs = tuple(staging.laid_room(request.shape, each, 0) for each in results.dtypes)
+        outs = tuple(staging.laid_room(*each, 0) for each in zip(results.shapes, results.dtypes, strict=True))
     return arranged(seen, seen.a, seen.b, outs)
 
 
@@ -111,7 +122,7 @@ def explained(request: Request) -> Explanation:
 
     require_place(request)
     results = results_of(request)
-    require_outs(request, len(results.dtypes))
+    require_outs(request, results.shapes)
     require_apart(request.outs, request)
     laid = laid_out(request)
     emulated = request.options.backend == "emulator"
@@ -148,6 +159,7 @@ def _run_staged(request: Request, at: Place, out: Any, results: Results) -> tupl
     more = members(ready, there.after, outs)
     ready(there.a.pointer, there.b.pointer, outs[0].pointer, int(backend.stream.handle), more)
     back = [staging.brought_back(backend, each) for each in outs]
+    _fill_of_nothing(request, results, back)
     for given, result in zip(request.outs, back, strict=False):
         given.owner[...] = result
     if request.outs:
@@ -170,4 +182,4 @@ def _with_arrays(request: Request, there: Callable[[Array], Array]) -> Request:
 
 def _rooms(request: Request, at: Place, results: Results) -> tuple[Array, ...]:
     backend: Any = at.backend
-    return tuple(staging.room(backend, request.shape, each) for each in results.dtypes)
+    return tuple(staging.room(backend, *each) for each in zip(results.shapes, results.dtypes, strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.dtypes import DType
 from tilewright.epilogue.code import ArrayValue, BoundEpilogue
 from tilewright.epilogue.compose import NUMBER, Composed, Described, compose, name_of
-from tilewright.epilogue.placement import Placement, Role, along_of, place
+from tilewright.epilogue.placement import Along, Placement, Role, along_of, place
 from tilewright.epilogue.symbol import is_number
 from tilewright.errors import UsageError
 from tilewright.library.arrays import Array, view
@@ -74,9 +74,13 @@ class After:
         return found
 
     def composed(
-        self, described: Mapping[str, Described], out_dtypes: Sequence[DType], strided: Collection[str] = ()
+        self,
+        described: Mapping[str, Described],
+        out_dtypes: Sequence[DType],
+        strided: Collection[str] = (),
+        reduced_along: Mapping[str, Along] | None = None,
     ) -> Composed:
-        """The epilogue for arrays that lie as described; ``strided`` as ``compose`` has it.
+        """The epilogue for arrays that lie as described; ``strided`` and ``reduced_along`` as ``compose`` has them.
 
         Raises ``UsageError`` for what cannot be traced.
         """
@@ -92,6 +96,7 @@ class After:
             out_dtypes=out_dtypes,
             pair=self.second is not None,
             strided=strided,
+            reduced_along=reduced_along,
         )
 
 
@@ -147,12 +152,14 @@ _FLOAT, _WORD = struct.Struct("<f"), struct.Struct("<I")
 class Fused:
     """An epilogue bound to the roles of arrays: ``members`` are those of its ``Args``, whose place is their role's.
 
-    ``fields`` has where in ``Args`` each one's address, or number, is.
+    ``fields`` has where in ``Args`` each one's address, or number, is. ``fills`` are outputs that are
+    reductions: the role, how many words from its address on are set before the launch, and to what.
     """
 
     bound: BoundEpilogue
     members: tuple[str, ...]
     fields: tuple[tuple[int, int], ...]
+    fills: tuple[tuple[int, int, int], ...] = ()
 
 
 def fused(
@@ -161,11 +168,13 @@ def fused(
     offsets: Mapping[str, int],
     first_role: int,
     stand_in: Callable[[int, int], int],
+    sizes: Sequence[int],
 ) -> Fused:
     """Bind arrays that lie as ``views`` says to stand-ins for their roles, the first of which is ``first_role``.
 
-    ``offsets`` are the bytes by which they start past a multiple of 16.
+    ``offsets`` are the bytes by which they start past a multiple of 16, ``sizes`` those of the batch, rows and columns.
     """
+    fills = []
     values: dict[str, float | ArrayValue] = {}
     fields, at = [], 0
     for number, spec in enumerate(composed.code.members):
@@ -179,8 +188,12 @@ def fused(
             batch = (*(0,) * (3 - len(seen.batch)), *seen.batch)
             values[spec.name] = ArrayValue(stand_in(role, offsets[spec.name]), seen.row, seen.col, batch)  # type: ignore[arg-type]
             at += ARRAY_BYTES
+            if spec.initial is not None:
+                steps = (*seen.batch, seen.row, seen.col)
+                words = 1 + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+                fills.append((role, words, bits(spec.initial)))
     members = tuple(spec.name for spec in composed.code.members)
-    return Fused(BoundEpilogue(composed.code, values), members, tuple(fields))
+    return Fused(BoundEpilogue(composed.code, values), members, tuple(fields), tuple(fills))
 
 
 def described(arrays: Mapping[str, DType], views: Mapping[str, View]) -> dict[str, Described]:

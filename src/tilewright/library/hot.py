@@ -17,6 +17,7 @@ from tilewright.epilogue.captured import key_of
 from tilewright.epilogue.compose import name_of
 from tilewright.library.arrays import HOST, lies_as, view
 from tilewright.library.fused import bits
+from tilewright.library.pair import SECOND
 from tilewright.library.ready import Ready
 from tilewright.library.request import Request
 from tilewright.library.results import torch_stream, used_on
@@ -63,6 +64,9 @@ class Known:
             for name, each in arrays
             if request.outs and lies_as(replace(each, pointer=request.outs[0].pointer), request.outs[0])
         }
+        second = None if request.after is None else request.after.second
+        if second is not None:
+            self.more_near[SECOND] = (second.extent[0] - second.pointer, second.extent[1] - second.pointer)
 
     def run(self, a: Any, out: Any, found: Found, stream: Any, values: Values | None) -> Any:
         """Queue the call whose key this was found by, and return the result; ``MISSED`` where memory may overlap."""
@@ -148,6 +152,22 @@ def found_after(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: A
     return tuple(key), values
 
 
+def of_pair(b: Any, said: tuple[Any, Values]) -> tuple[Any, tuple[Any, Values] | None]:
+    """The first B of a pair, and what ``found_after`` said with the second; None goes the long way."""
+    second: Any = b[1] if len(b) == 2 else None
+    if type(second) not in _Torch.types or (second.requires_grad and _Torch.grad_enabled()):
+        return b, None
+    try:
+        at = second.data_ptr()
+        geometry = (
+            SECOND, second.shape, second.stride(), second.dtype, second.get_device(), at & 15, second.is_neg(),
+        )  # fmt: skip
+    except RuntimeError:
+        return b, None
+    key, values = said
+    return b[0], ((key, geometry), {**values, SECOND: at})
+
+
 _NUMBERS = (int, float)
 
 
@@ -163,6 +183,8 @@ def remember(found: Found, request: Request, result: Any, ready: Ready) -> Known
     """Keep what the long way made of a key, for one result on a GPU."""
     if request.a.device == HOST or type(result) not in _Torch.types:
         return None
+    if ready.members[:1] == (SECOND,) and not found[3] and result.stride()[-2] != result.shape[-1]:
+        return None  # its rows are longer than what would be made here
     known = _known[found[0]] = Known(ready, result, request)
     while len(_known) > MOST_KNOWN:
         _known.popitem(last=False)

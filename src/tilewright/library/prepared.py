@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.backends.base import Backend, Matrix, Packed, TensorMap
-from tilewright.backends.cuda_prepared import PreparedLaunch, moved
+from tilewright.backends.cuda_prepared import Fill, PreparedLaunch, moved
 from tilewright.batch import Batch
 from tilewright.dtypes import FP32, DType
 from tilewright.library import pack
@@ -51,12 +51,13 @@ class Prepared:
     @property
     def alone(self) -> Starter | None:
         """The one launch, where there is one and it needs no workspace: it can be started without more ado."""
-        return None if self.workspace_bytes else self.starters[0]
+        return None if self.workspace_bytes or len(self.starters) > 1 else self.starters[0]
 
     def __call__(self, pointers: tuple[int, ...], stream: int) -> None:
         """Queue them on the stream of that handle, ``pointers`` being the addresses of roles, 0 for the workspace."""
         if not self.workspace_bytes:
-            self.starters[0](pointers, stream)
+            for start in self.starters:
+                start(pointers, stream)
             return
         held = self.workspaces.of(stream, self.workspace_bytes)
         pointers = (*pointers[:WORKSPACE], held.memory.pointer, *pointers[WORKSPACE + 1 :])
@@ -96,7 +97,7 @@ def make_ready(
     }
     memory = _row(0, needed)
     steps = {name: three(view.batch, 0) for name, (view, _) in views.items()}
-    starters = []
+    starters: list[Starter] = [] if after is None else [Fill(backend, *each) for each in after.fills]
     begins, nbytes = rooms_of(choice)
     with outside_capture(backend.name == "cuda"):
         for each, begin in zip(choice.packs, begins, strict=True):

@@ -74,7 +74,8 @@ def request_of(a: Any, b: Any, out: Any, out_dtype: Any, options: Options, after
     if outs and len(dtypes) > len(outs):
         raise UsageError(f"out_dtype has {len(dtypes)} dtypes and out {len(outs)} arrays: no more of them are possible")
     for number, each in enumerate(outs):
-        _require_out(each, names_of_outs(len(outs))[number], shape, dtypes[number] if number < len(dtypes) else None)
+        name, wanted = names_of_outs(len(outs))[number], each.shape if number else shape
+        _require_out(each, name, wanted, dtypes[number] if number < len(dtypes) else None)
     named = [("a", seen_a), ("b", seen_b), *zip(names_of_outs(len(outs)), outs, strict=True)]
     require_alike([*named, *(() if after is None else after.named)])
     _require_options(options)
@@ -115,10 +116,20 @@ def require_apart(outs: Sequence[Array], request: Request) -> None:
                 )
 
 
-def require_outs(request: Request, count: int) -> None:
-    """Raise ``UsageError`` unless there are as many arrays for the results, and types of them, as results."""
-    if request.outs and len(request.outs) != count:
-        raise UsageError(f"out has {len(request.outs)} arrays and the call {count} results: as many of both are needed")
+def require_outs(request: Request, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raise ``UsageError`` unless there are as many arrays for the results as results, each of its shape.
+
+    One that rows or columns are reduced to is contiguous.
+    """
+    outs = request.outs
+    if outs and len(outs) != len(shapes):
+        raise UsageError(f"out has {len(outs)} arrays and the call {len(shapes)} results: as many of both are needed")
+    for name, each, shape in zip(names_of_outs(len(outs)), outs, shapes, strict=False):
+        if each.shape != shape:
+            raise UsageError(f"{name} has shape {each.shape}; the result has shape {shape}")
+        low, high = each.extent
+        if len(shape) < len(request.shape) and high - low != each.size * each.dtype.itemsize:
+            raise UsageError(f"{name} of shape {shape} has strides {each.strides}; that of a reduction is contiguous")
 
 
 def _require_out(out: Array, name: str, shape: tuple[int, ...], dtype: DType | None) -> None:

@@ -1,7 +1,9 @@
 // What an epilogue reads and writes beside the accumulators: scalars, and arrays of any strides.
 #pragma once
+#include <tw/arithmetic.cuh>
 #include <tw/batch.cuh>
 #include <tw/memory.cuh>
+#include <tw/sync.cuh>
 #include <tw/types.cuh>
 namespace tw {
 // Where neighbours in a row of C lie: the first at (row, col), in a matrix of m rows and n columns. Rows from m on and columns
@@ -84,5 +86,25 @@ __device__ __forceinline__ void epilogue_write(const EpilogueArray<T>& array, co
         if (row && at.col + first + e < at.n) to[first + e] = v[e];
     }
   }
+}
+
+// The largest of the elements of a row, or of all that a place of the array stands for, whoever comes first: NaN is larger than
+// all. Along kRow a row's are one place.
+template <Along ALONG, int N>
+__device__ __forceinline__ void epilogue_largest(const EpilogueArray<float>& array, const float (&y)[N], const Place& at) {
+  static_assert(ALONG == Along::kRow || ALONG == Along::kStrided, "a place a row, or one that strides tell");
+  if (at.row >= at.m || at.col >= at.n) return;
+  float* to = epilogue_at<ALONG>(array, at);
+  float largest = y[0];
+#pragma unroll
+  for (int e = 0; e < N; ++e) {
+    if (!at.together && at.col + e >= at.n) break;
+    if constexpr (ALONG == Along::kRow) {
+      largest = maximum(largest, y[e]);
+    } else {
+      atomic_largest(to + e * array.col, y[e]);
+    }
+  }
+  if constexpr (ALONG == Along::kRow) atomic_largest(to, largest);
 }
 }  // namespace tw

@@ -20,7 +20,18 @@ __device__ __forceinline__ float shfl_down(float v, int delta) { return __shfl_d
 // atom.add (PTX ISA, "atom"), relaxed, returning the old value.
 __device__ __forceinline__ float atomic_add(float* p, float v) { return atomicAdd(p, v); }
 __device__ __forceinline__ u32 atomic_add(u32* p, u32 v) { return atomicAdd(p, v); }
-// atom.SEM.gpu.global.add.u32: the same with an order between all threads of the GPU, whatever block they are of.
+// *p becomes the larger of it and v, NaN being larger than all numbers, in whatever order they come (PTX ISA, "red"): bits of
+// floats without a sign are ordered as integers are, and those with one the other way round. What was there at any time is no
+// larger than what is there, so that a plain load, however old, spares those who are not larger the way.
+__device__ __forceinline__ void atomic_largest(float* p, float v) {
+  const int bits = v == v ? __float_as_int(v) : 0x7fc00000, seen = *reinterpret_cast<const int*>(p);
+  if (bits >= 0) {
+    if (bits > seen) atomicMax(reinterpret_cast<int*>(p), bits);
+  } else if (u32(bits) < u32(seen)) {
+    atomicMin(reinterpret_cast<u32*>(p), u32(bits));
+  }
+}
+// atom.SEM.gpu.global.add.u32: a sum with an order between all threads of the GPU, whatever block they are of.
 template <Order ORDER> __device__ __forceinline__ u32 atomic_add(u32* p, u32 v) {
   u32 old;
   if constexpr (ORDER == Order::kAcquireRelease)

@@ -40,17 +40,23 @@ float shuffle(const char* name, float value, int selector, void (*work)(Warp&)) 
   return shuffle.received;
 }
 
-template <class T> T add(T* address, T value, u64 pc, bool acquire = false, bool release = false) {
+// What `work` makes of what is there; returns that.
+template <class T, class Work>
+T atomically(const char* name, T* address, u64 pc, Work work, bool acquire = false, bool release = false) {
   if (u64(address) % sizeof(T))
-    fault("misaligned", "atomic_add of %u bytes at %p", u32(sizeof(T)), static_cast<void*>(address));
+    fault("misaligned", "%s of %u bytes at %p", name, u32(sizeof(T)), static_cast<void*>(address));
   if (g_observer) {
     g_observer->atomic(u64(address), sizeof(T), pc);
     if (acquire || release) g_observer->atomic_order(address, current_fiber(), acquire, release);
   }
   const T old = *address;
-  *address = old + value;
+  *address = work(old);
   yield_now_and_then();
   return old;
+}
+
+template <class T> T add(T* address, T value, u64 pc, bool acquire = false, bool release = false) {
+  return atomically("atomic_add", address, pc, [value](T old) { return old + value; }, acquire, release);
 }
 
 void sync_memory(Warp& warp) {
@@ -116,6 +122,11 @@ float tw_atomic_add_f32(float* address, float value) {
 
 unsigned tw_atomic_add_u32(unsigned* address, unsigned value) {
   return tw::add(address, value, tw::u64(__builtin_return_address(0)));
+}
+
+void tw_atomic_largest_f32(float* address, float value) {
+  const auto larger = [value](float old) { return old != old || old >= value ? old : value; };
+  tw::atomically("atomic_largest", address, tw::u64(__builtin_return_address(0)), larger);
 }
 
 unsigned tw_atomic_add_ordered(unsigned* address, unsigned value, bool acquire, bool release) {

@@ -58,6 +58,7 @@ float tw_shuffle_down(float value, int delta);
 
 float tw_atomic_add_f32(float* address, float value);
 unsigned tw_atomic_add_u32(unsigned* address, unsigned value);
+void tw_atomic_largest_f32(float* address, float value);  // NaN is larger than all numbers
 unsigned tw_atomic_add_ordered(unsigned* address, unsigned value, bool acquire, bool release);
 
 void tw_cp_async(void* shared_dst, const void* global_src, int bytes, int valid);

@@ -17,6 +17,7 @@ __device__ __forceinline__ float shfl_down(float v, int delta) { return tw_shuff
 __device__ __forceinline__ float atomic_add(float* p, float v) { return tw_atomic_add_f32(p, v); }
 __device__ __forceinline__ u32 atomic_add(u32* p, u32 v) { return tw_atomic_add_u32(p, v); }
 // The same on global memory with an order between all threads of the GPU, whatever block they are of.
+__device__ __forceinline__ void atomic_largest(float* p, float v) { tw_atomic_largest_f32(p, v); }
 template <Order ORDER> __device__ __forceinline__ u32 atomic_add(u32* p, u32 v) {
   return tw_atomic_add_ordered(p, v, ORDER == Order::kAcquire || ORDER == Order::kAcquireRelease,
                                ORDER == Order::kRelease || ORDER == Order::kAcquireRelease);
