@@ -87,8 +87,8 @@ def check(where: str, a: Array, b: Array, **options: Any) -> None:
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 def test_matrices_and_batches(where: str, dtype: DType) -> None:
     check(where, integers(1, (33, 72), dtype), integers(2, (72, 41), dtype))
-    batches = [((2, 3, 9, 40), (3, 40, 24)), ((3, 9, 40), (40, 24)), ((5, 1, 40), (40, 24)), ((1, 40), (5, 40, 1))]
-    for a, b in batches if dtype == BF16 else batches[:1]:
+    batches = [((2, 3, 9, 40), (3, 40, 24)), ((5, 1, 40), (40, 24)), ((1, 40), (5, 40, 1))]
+    for a, b in batches if dtype == BF16 else []:
         check(where, integers(1, a, dtype), integers(2, b, dtype))
 
 
