@@ -59,10 +59,7 @@ class Prepared:
             return
         held = self.workspaces.of(stream, self.workspace_bytes)
         pointers = (*pointers[:WORKSPACE], held.memory.pointer, *pointers[WORKSPACE + 1 :])
-        if len(self.starters) == 1:
-            self.starters[0](pointers, stream)
-            return
-        with held.lock:  # on this stream nobody else's copies come between these and the kernel that reads them
+        with held.lock:  # on this stream nobody else's copies or partial sums come between these and who reads them
             for start in self.starters:
                 start(pointers, stream)
 
