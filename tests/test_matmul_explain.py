@@ -149,6 +149,18 @@ def test_a_tuned_plan_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a, packed" in [each.what for each in told.copied]
 
 
+def test_a_dependent_launch_does_not_read_what_is_being_packed() -> None:
+    a, b = integers(1, (8, 512), BF16), integers(2, (512, 256), BF16)
+    pick = tilewright.plan(8, 256, 512, pdl=True).pick.plan
+    assert pick is not None
+    assert pick.dependent
+    for right, kept in ((b, True), (b[::-1], False)):
+        told = explain(a, right, plan=pick, backend="emulator")
+        assert told.plan is not None
+        assert told.plan["dependent_launch"] is kept
+        assert [each.what for each in told.copied] == ([] if kept else ["b, packed"])
+
+
 def test_what_batch_invariance_costs() -> None:
     a, b = integers(1, (3, 512), BF16), integers(2, (512, 256), BF16)
     told, free = explain(a, b, batch_invariant=True, backend="emulator"), explain(a, b, backend="emulator")

@@ -293,6 +293,8 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
     ]
     if "c" in needed and not lines["c"].aligned:
         raise UsageError(f"plan is of {plan.of} and writes C by 16-byte accesses; {lines['c'].why}")
+    if plan.dependent and "b" in names:  # it reads B before the kernel ahead of it, which packs B, has ended
+        plan, one = plan.with_(dependent_launch=False), one.with_(dependent_launch=False)
     packs, after = _packed(question, lines, names, machine, plan)
     problem = problem_of(question, after)
     candidate = priced(one, priced_as(problem, batch), machine)
