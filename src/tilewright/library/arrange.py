@@ -56,7 +56,9 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     question = Question(p, a.dtype, out.dtype, offsets, options.sms, options.batch_invariant)
     if not (p.m and p.n) or 0 in p.batch:
         return Arranged(question, None)
-    if operand_lines(question)["c"].layout == "column":
+    # A column is column-major, and one element has to be computed as one of a longer column is.
+    lonely = options.batch_invariant and p.m == p.n == 1
+    if lonely or operand_lines(question)["c"].layout == "column":
         p, offsets = p.transposed, (offsets[1], offsets[0], offsets[2])
         question = replace(question, product=p, offsets=offsets)
     if after is None:

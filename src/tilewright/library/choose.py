@@ -105,12 +105,18 @@ def choose(question: Question, given: Plan | None = None) -> Choice:
 def _invariant(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice:
     """A plan that depends on N, K, types and layouts alone, so that a row of the result has the same bits for every M.
 
-    It is planned for ``INVARIANT_ROWS`` rows, of kernels that add up K in one order wherever a tile lies; only what no
-    kernel reads is packed. The runner-up is what would run otherwise.
+    It is planned for ``INVARIANT_ROWS`` rows, of kernels that add up K in one order wherever a tile lies. The operand
+    with the rows is packed unless its lines run along K on 16-byte boundaries, which of a single row say nothing about
+    those of more. The runner-up is what would run otherwise.
     """
-    packs, after = _packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
-    problem, p = problem_of(question, after), question.product
-    wide = _with_columns(problem, INVARIANT_ROWS) if p.swapped else _one(problem, INVARIANT_ROWS)
+    p = question.product
+    rows: tuple[str, Layout] = ("b", "column") if p.swapped else ("a", "row")
+    names = [name for name in "ab" if lines[name].layout is None and name != rows[0]]
+    if not lines[rows[0]].aligned or lines[rows[0]].layout != rows[1]:
+        names.append(rows[0])
+    packs, after = _packed(question, lines, names, machine, dict([rows]))
+    problem = problem_of(question, after)
+    wide = _turned_with_rows(problem) if p.swapped else _with_rows(problem)
     for each in candidates(planned(problem=wide, sms=question.sms), MOST_OF_A_BATCH):
         plan = each.plan
         if plan is None or not plan.takes_batch or each.k_alternates or not _applies(question, plan):
@@ -223,6 +229,29 @@ def _one(problem: Problem, rows: int) -> Problem:
     return problem.changed(m=rows, lda=lda)
 
 
+def _turned_with_rows(problem: Problem) -> Problem:
+    """The same of a product whose columns are the caller's rows."""
+    return _with_columns(problem, INVARIANT_ROWS).changed(ldb=_chunks(problem.k, problem.dtype))
+
+
+def _with_rows(problem: Problem) -> Problem:
+    """The problem with ``INVARIANT_ROWS`` rows, whose distance in A and C is told by their length.
+
+    Rows of C lie on 16-byte boundaries where they do; of a single one, where those of a new array would.
+    """
+    lda, ldc = _chunks(problem.k, problem.dtype), _chunks(problem.n, problem.out_dtype)
+    aligned = problem.ldc * problem.out_dtype.itemsize % 16 == 0
+    if problem.m == 1:
+        aligned = aligned and ldc == problem.n
+    return problem.changed(m=INVARIANT_ROWS, lda=lda, ldc=ldc if aligned else ldc + 1)
+
+
+def _chunks(line: int, dtype: DType) -> int:
+    """The elements of as many 16 bytes as a line takes."""
+    chunk = 16 // dtype.itemsize
+    return max(-(-line // chunk), 1) * chunk
+
+
 def _with_columns(problem: Problem, cols: int) -> Problem:
     """The same with so many columns, lines of B and C on and off 16-byte boundaries as before."""
     ldb, ldc = problem.ldb, cols + problem.ldc % (16 // problem.out_dtype.itemsize)
@@ -247,13 +276,17 @@ def _us(candidate: Candidate) -> float:
 
 
 def _packed(
-    question: Question, lines: Mapping[str, Lines], names: list[str], machine: Machine, wanted: Plan | None = None
+    question: Question,
+    lines: Mapping[str, Lines],
+    names: list[str],
+    machine: Machine,
+    wanted: Mapping[str, Layout] | None = None,
 ) -> tuple[tuple[Packing, ...], dict[str, Lines]]:
-    """What packing these operands takes, and the lines of all three after it."""
+    """What packing these operands takes, and the lines of all three after it. ``wanted`` has layouts of copies."""
     after, packs = dict(lines), []
     for name in names:
         array = strided(question, name, 0)
-        layout = packed_layout(getattr(question.product, name)) if wanted is None else getattr(wanted, f"{name}_layout")
+        layout = (wanted or {}).get(name) or packed_layout(getattr(question.product, name))
         copy = pack.tight(array, layout)
         after[name] = Lines(layout, copy.ld, True)
         us = pack.predicted_us(array, layout, machine)
@@ -295,7 +328,7 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
         raise UsageError(f"plan is of {plan.of} and writes C by 16-byte accesses; {lines['c'].why}")
     if plan.dependent and "b" in names:  # it reads B before the kernel ahead of it, which packs B, has ended
         plan, one = plan.with_(dependent_launch=False), one.with_(dependent_launch=False)
-    packs, after = _packed(question, lines, names, machine, plan)
+    packs, after = _packed(question, lines, names, machine, {"a": plan.a_layout, "b": plan.b_layout})
     problem = problem_of(question, after)
     candidate = priced(one, priced_as(problem, batch), machine)
     cost = sum(each.us for each in packs)
