@@ -98,7 +98,8 @@ def make_ready(
             copy = pack.tight(array, each.layout)
             steps[each.operand] = copy.steps
             copying, _ = pack.prepare(backend, array, each.layout, _row(begin, copy.nbytes))
-            starters.append(starter(backend, copying, question.offsets, [(0, 0, role)]))
+            if 0 not in copying.grid:  # of no elements there is nothing to copy
+                starters.append(starter(backend, copying, question.offsets, [(0, 0, role)]))
             matrices[each.operand] = replace(matrices[each.operand], pointer=stand_in(WORKSPACE) + begin)
         launch = prepare(
             backend,
