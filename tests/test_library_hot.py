@@ -14,6 +14,7 @@ from tilewright import BF16, DType, Matmul, UsageError, matmul, relu, swiglu
 from tilewright.backends.base import Backend
 from tilewright.library import arrays, calls, hot, ready
 from tilewright.library.arrays import Array
+from tilewright.library.prepared import Prepared
 from tilewright.library.ready import Place
 from tilewright.library.workspaces import PER_THREAD_STREAM, Workspaces
 
@@ -218,3 +219,19 @@ def test_threads_share_no_workspace_on_their_default_streams(emulator: Backend) 
     assert found[0].memory.pointer != found[1].memory.pointer
     assert spaces.of(PER_THREAD_STREAM, 64) is spaces.of(PER_THREAD_STREAM, 64)
     assert spaces.of(7, 64) is spaces.of(7, 64)
+
+
+def test_nothing_comes_between_a_packed_copy_and_who_reads_it(emulator: Backend) -> None:
+    spaces, order, threads = Workspaces(emulator), list[str](), list[threading.Thread]()
+    alone = Prepared(SimpleNamespace(), (lambda pointers, stream: order.append("alone"),), 64, spaces)  # type: ignore[arg-type]
+
+    def packed(pointers: tuple[int, ...], stream: int) -> None:
+        order.append("packed")
+        threads.append(threading.Thread(target=alone, args=((0, 0, 0, 0), 0)))
+        threads[-1].start()
+        threads[-1].join(0.1)
+
+    both = Prepared(SimpleNamespace(), (packed, lambda pointers, stream: order.append("read")), 64, spaces)  # type: ignore[arg-type]
+    both((0, 0, 0, 0), 0)
+    threads[0].join()
+    assert order == ["packed", "read", "alone"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matmul_cases import Array, exact, integers, same
 
+import tilewright
 from tilewright import BF16, FP16, FP32, Matmul, UnavailableError, UsageError, explain, matmul
 from tilewright.backends import cuda_errors
 
@@ -116,3 +117,10 @@ def test_an_array_that_says_it_lies_on_a_gpu_where_there_is_none(monkeypatch: py
     monkeypatch.setattr(cuda_errors, "cuda_unavailable_reason", lambda: "no driver")
     with pytest.raises(UnavailableError, match=r"lies on a GPU, and there is none \(no driver\)"):
         matmul(Said(), Said())
+
+
+def test_nothing_is_packed_of_an_operand_without_elements() -> None:
+    a, b, c = np.zeros((8, 0), np.float32), np.zeros((0, 1), np.float32), integers(1, (8, 1), FP32)
+    same(matmul(a, b, c=c, beta=2, batch_invariant=True, **E), 2 * c)
+    plan = tilewright.plan(8, 12, 16, dtype="fp32", layout="cr").pick.plan
+    same(matmul(a, np.zeros((0, 12), np.float32), plan=plan, **E), np.zeros((8, 12), np.float32))

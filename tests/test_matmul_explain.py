@@ -152,6 +152,34 @@ def test_a_tuned_plan_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a, packed" in [each.what for each in told.copied]
 
 
+@pytest.mark.parametrize("k", [512, 516, 1001])
+@pytest.mark.parametrize("n", [1, 256, 257])
+def test_the_invariant_plan_is_one_however_rows_lie(k: int, n: int) -> None:
+    x, whole = integers(1, (40, k), BF16), integers(2, (k, 264), BF16)
+    b = whole[:, :n]  # its rows lie on 16-byte boundaries
+
+    def plan(a: Any, **out: Any) -> Any:
+        return explain(a, b, batch_invariant=True, backend="emulator", **out).plan
+
+    column = np.asfortranarray(x)
+    for rows in (x[:1], x[1:2], x[8:9], x[3:20], column, column[3:4], x[0], np.zeros((40, k + 8), x.dtype)[:, 8:]):
+        assert plan(rows) == plan(x)
+    told = explain(x, b, batch_invariant=True, backend="emulator")
+    assert [each.what for each in told.copied] == ([] if k == 512 else ["a, packed"])
+
+
+def test_a_dependent_launch_does_not_read_what_is_being_packed() -> None:
+    a, b = integers(1, (8, 512), BF16), integers(2, (512, 256), BF16)
+    pick = tilewright.plan(8, 256, 512, pdl=True).pick.plan
+    assert pick is not None
+    assert pick.dependent
+    for right, kept in ((b, True), (b[::-1], False)):
+        told = explain(a, right, plan=pick, backend="emulator")
+        assert told.plan is not None
+        assert told.plan["dependent_launch"] is kept
+        assert [each.what for each in told.copied] == ([] if kept else ["b, packed"])
+
+
 def test_what_batch_invariance_costs() -> None:
     a, b = integers(1, (3, 512), BF16), integers(2, (512, 256), BF16)
     told, free = explain(a, b, batch_invariant=True, backend="emulator"), explain(a, b, backend="emulator")

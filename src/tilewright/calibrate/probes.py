@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.backends.base import Backend, Dim3, Matrix, TensorMap
 from tilewright.dtypes import BF16, FP32
+from tilewright.epilogue.code import PLAIN
 from tilewright.errors import UsageError
 from tilewright.plan_base import header_of
 from tilewright.run import target_of
@@ -74,9 +75,8 @@ class Probe:
         if "CLUSTER" not in constants:
             constants["CLUSTER"] = self.cluster
         target, arch = target_of(backend)
-        return KernelSource(
-            self.name, flatten(FOLDER / f"{self.name}.cu", target, header_of(BF16, constants)), target, arch
-        )
+        header = header_of(BF16, constants) + PLAIN.header()
+        return KernelSource(self.name, flatten(FOLDER / f"{self.name}.cu", target, header), target, arch)
 
     def launch(self, backend: Backend, blocks: int, args: Sequence[Any], stream: Any = None) -> None:
         """Start it on so many blocks."""

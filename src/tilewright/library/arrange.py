@@ -63,6 +63,8 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     if not (p.m and p.n) or 0 in p.batch:
         return Arranged(question, None)
     second = None if after is None else after.second
+    # A column is column-major, and one element has to be computed as one of a longer column is.
+    lonely = options.batch_invariant and p.m == p.n == 1
     if second is not None:
         question = _of_pair(
             question,
@@ -71,7 +73,7 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
                 (a.shape, a.strides), (second.shape, second.strides), (out.shape, out.strides), list(axes.values())
             ),
         )
-    elif operand_lines(question)["c"].layout == "column":
+    elif lonely or operand_lines(question)["c"].layout == "column":
         p, offsets = p.transposed, (offsets[1], offsets[0], offsets[2])
         question = replace(question, product=p, offsets=offsets)
     if after is None:

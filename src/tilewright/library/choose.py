@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # the planner and its tables are for who asks it: most proces
     from tilewright.planner.machine import Machine
     from tilewright.planner.planning import Planning
 
-OFFSETS = (0, 0, 0)
 INVARIANT_ROWS = 4096  # for which a plan is made that serves every number of rows
 MOST, MOST_OF_A_BATCH = 16, 400  # of the planner's candidates that are looked at; few kernels compute a batch
 
@@ -40,7 +39,7 @@ class Question:
     product: Product
     dtype: DType
     out_dtype: DType
-    offsets: tuple[int, ...] = OFFSETS
+    offsets: tuple[int, ...] = (0, 0, 0)
     sms: int | None = None
     batch_invariant: bool = False
     epilogue: str = PLAIN
@@ -118,15 +117,21 @@ def choose(question: Question, given: Plan | None = None) -> Choice:
 def _invariant(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Choice:
     """A plan that depends on N, K, types and layouts alone, so that a row of the result has the same bits for every M.
 
-    It is planned for ``INVARIANT_ROWS`` rows, of kernels that add up K in one order wherever a tile lies; only what no
-    kernel reads is packed. The runner-up is what would run otherwise.
+    It is planned for ``INVARIANT_ROWS`` rows, of kernels that add up K in one order wherever a tile lies. The operand
+    with the rows is packed unless its lines run along K on 16-byte boundaries, which of a single row say nothing about
+    those of more. The runner-up is what would run otherwise.
     """
     from tilewright.planner.family import priced
     from tilewright.planner.plan import plan as planned
 
-    packs, after = packed(question, lines, [name for name in "ab" if lines[name].layout is None], machine)
-    problem, p = problem_of(question, after), question.product
-    wide = _with_columns(problem, INVARIANT_ROWS) if p.swapped else with_rows(problem, INVARIANT_ROWS)
+    p = question.product
+    rows: tuple[str, Layout] = ("b", "column") if p.swapped else ("a", "row")
+    names = [name for name in "ab" if lines[name].layout is None and name != rows[0]]
+    if not lines[rows[0]].aligned or lines[rows[0]].layout != rows[1]:
+        names.append(rows[0])
+    packs, after = packed(question, lines, names, machine, dict([rows]))
+    problem = problem_of(question, after)
+    wide = _turned_with_rows(problem) if p.swapped else _with_rows(problem)
     for each in candidates(planned(problem=wide, sms=question.sms), MOST_OF_A_BATCH):
         plan = each.plan
         if plan is None or not plan.takes_batch or each.k_alternates or not _applies(question, plan):
@@ -236,9 +241,31 @@ def with_rows(problem: Problem, rows: int) -> Problem:
     """The problem with so many rows, lines of A on and off 16-byte boundaries as before."""
     lda = problem.lda
     if problem.a_layout == "column":
-        chunk = 16 // problem.dtype.itemsize
-        lda = -(-max(rows, 1) // chunk) * chunk + problem.lda % chunk
+        lda = _chunks(rows, problem.dtype) + problem.lda % (16 // problem.dtype.itemsize)
     return problem.changed(m=rows, lda=lda)
+
+
+def _turned_with_rows(problem: Problem) -> Problem:
+    """The same of a product whose columns are the caller's rows."""
+    return _with_columns(problem, INVARIANT_ROWS).changed(ldb=_chunks(problem.k, problem.dtype))
+
+
+def _with_rows(problem: Problem) -> Problem:
+    """The problem with ``INVARIANT_ROWS`` rows, whose distance in A and C is told by their length.
+
+    Rows of C lie on 16-byte boundaries where they do; of a single one, where those of a new array would.
+    """
+    lda, ldc = _chunks(problem.k, problem.dtype), _chunks(problem.n, problem.out_dtype)
+    aligned = problem.ldc * problem.out_dtype.itemsize % 16 == 0
+    if problem.m == 1:
+        aligned = aligned and ldc == problem.n
+    return problem.changed(m=INVARIANT_ROWS, lda=lda, ldc=ldc if aligned else ldc + 1)
+
+
+def _chunks(line: int, dtype: DType) -> int:
+    """The elements of as many 16 bytes as a line takes."""
+    chunk = 16 // dtype.itemsize
+    return max(-(-line // chunk), 1) * chunk
 
 
 def _with_columns(problem: Problem, cols: int) -> Problem:
@@ -323,6 +350,8 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
     ]
     if "c" in needed and not lines["c"].aligned:
         raise UsageError(f"plan is of {plan.of} and writes C by 16-byte accesses; {lines['c'].why}")
+    if plan.dependent and "b" in names:  # it reads B before the kernel ahead of it, which packs B, has ended
+        plan, one = plan.with_(dependent_launch=False), one.with_(dependent_launch=False)
     packs, after = packed(question, lines, names, machine, {"a": plan.a_layout, "b": plan.b_layout})
     problem = problem_of(question, after)
     candidate = priced(one, priced_as(problem, batch), machine)

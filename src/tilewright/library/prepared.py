@@ -61,10 +61,7 @@ class Prepared:
             return
         held = self.workspaces.of(stream, self.workspace_bytes)
         pointers = (*pointers[:WORKSPACE], held.memory.pointer, *pointers[WORKSPACE + 1 :])
-        if len(self.starters) == 1:
-            self.starters[0](pointers, stream)
-            return
-        with held.lock:  # on this stream nobody else's copies come between these and the kernel that reads them
+        with held.lock:  # on this stream nobody else's copies or partial sums come between these and who reads them
             for start in self.starters:
                 start(pointers, stream)
 
@@ -106,7 +103,8 @@ def make_ready(
             copy = pack.tight(array, each.layout)
             steps[each.operand] = copy.steps
             copying, _ = pack.prepare(backend, array, each.layout, _row(begin, copy.nbytes))
-            starters.append(starter(backend, copying, question.offsets, [(0, 0, role)]))
+            if 0 not in copying.grid:  # of no elements there is nothing to copy
+                starters.append(starter(backend, copying, question.offsets, [(0, 0, role)]))
             matrices[each.operand] = replace(matrices[each.operand], pointer=stand_in(WORKSPACE) + begin)
         launch = prepare(
             backend,
