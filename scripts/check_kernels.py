@@ -69,12 +69,19 @@ def jobs() -> Iterator[Job]:
 
 
 def branch_jobs() -> Iterator[Job]:
-    """Each kernel of a branch with the plans of the sizes it is for, all that a caller may bring."""
+    """Each kernel of a branch with the plans of the sizes it is for, all that a caller may bring.
+
+    Its first dtype with all sizes, the others, whose text differs by a type, with the branch's own.
+    """
     for branch in branches.branches().values():
-        sizes = [*branch.shapes.values(), *((m, n, k) for m in MOST_TOKENS for n, k in WEIGHTS)]
+        more = [(m, n, k) for m in MOST_TOKENS for n, k in WEIGHTS]
         for kernel in branch.kernels:
             made: dict[Plan, str] = {}
-            for dtype, size, aligned in product(kernel.dtypes, sizes, (True, False)):
+            own = list(branch.shapes.values())
+            sizes = [
+                (dtype, size) for dtype in kernel.dtypes for size in (own + more if dtype == kernel.dtypes[0] else own)
+            ]
+            for (dtype, size), aligned in product(sizes, (True, False)):
                 with suppress(UsageError):  # not every kernel takes every size, or rows off 16-byte boundaries
                     problem = Problem(*size, dtype, None, *branches.LAYOUTS)
                     plan = kernel.plan_for(problem, aligned=aligned)

@@ -240,11 +240,11 @@ def test_lines_are_those_of_the_kernel_file(emulator: EmulatorBackend) -> None:
     counts = counted(emulator, rung, rung.plan(FP32), product(emulator, 128, 256, 32))
     text = rung.path.read_text().splitlines()
     expected = {
-        ("a", "load", False): r"tw::load<V>\(a_next",
-        ("b", "load", True): "cp_async",
+        ("a", "load", False): r"rows\.fetch",
+        ("b", "load", True): r"columns\.fetch",
         ("c", "store", False): "tw::store_block",
-        ("shared", "store", True): "cp_async",
-        ("shared", "store", False): r"s\.a\[buffer\]|tw::store<V>\(shared",
+        ("shared", "store", True): r"columns\.fetch",
+        ("shared", "store", False): r"rows\.(fetch|hand_over)|columns\.fetch<false>",
         ("shared", "load", False): "tw::load_fragment<",
     }
     for each in counts.lines:
