@@ -229,7 +229,8 @@ def test_kernels_cover_the_ladder() -> None:
             mine = [job for job in jobs if job.kernel is rung and job.plan.dtype == dtype]
             assert {job.plan.aligned for job in mine} == ({True, False} if rung.number < 11 else {True})
             layouts = {(job.plan.a_layout, job.plan.b_layout) for job in mine}
-            assert len(layouts) == (4 if rung.any_layout else 1)
+            first = rung.any_layout and dtype == rung.dtypes[0]  # the measured plans have layouts of their own
+            assert len(layouts) == 4 if first else ("row", "row") in layouts
             assert "sm_90a" in {job.arch for job in mine}
     assert {"sm_80", "sm_120"} <= {job.arch for job in jobs}
 
