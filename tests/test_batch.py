@@ -178,7 +178,7 @@ def check_any(backend: Backend, data: st.DataObject) -> None:
     np.testing.assert_array_equal(written(backend, c, sizes), expected)  # type: ignore[arg-type]
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_anything_in_the_emulator(emulator: Backend, data: st.DataObject) -> None:
     check_any(emulator, data)

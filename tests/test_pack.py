@@ -103,7 +103,7 @@ def arrays(draw: st.DrawFn) -> tuple[Shape, Shape]:
     return shape, tuple(draw(step) for _ in range(5))  # type: ignore[return-value]
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=arrays(), dtype=st.sampled_from([FP16, FP32]), layout=st.sampled_from(LAYOUTS))
 def test_any_strides_in_the_emulator(emulator: Backend, case: Any, dtype: DType, layout: Layout) -> None:
     check_copy(emulator, dtype, case[0], case[1], layout)

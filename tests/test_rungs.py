@@ -128,7 +128,7 @@ def check_any(backend: Backend, data: st.DataObject) -> None:
     )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_anything_in_the_emulator(emulator: Backend, data: st.DataObject) -> None:
     check_any(emulator, data)

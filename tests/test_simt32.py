@@ -91,7 +91,7 @@ def check_any(backend: Backend, data: st.DataObject, tiles: Any) -> None:
     product(backend, KERNEL, problem, plan, seed=data.draw(st.integers(0, 9)))
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_anything_in_the_emulator(emulator: Backend, data: st.DataObject) -> None:
     check_any(emulator, data, TILES[-1:])
