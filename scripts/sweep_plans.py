@@ -17,7 +17,6 @@ from typing import Any
 from sweep_shapes import Shape
 
 from tilewright import measure
-from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
 from tilewright.planner.candidate import Candidate
 from tilewright.planner.plan import plan
@@ -153,12 +152,3 @@ def planned(problem: Problem, *, pdl: bool = False) -> Plan:
     pick = plan(problem=problem, gpu=GPU, pdl=pdl).pick.plan
     assert pick is not None
     return pick
-
-
-def with_dependent_launch(plan: Plan) -> Plan:
-    """The same kernel started under the one before it; as it is where it knows no such launch."""
-    known = any(each.name == "dependent_launch" for each in fields(plan))
-    try:
-        return plan.with_(dependent_launch=True) if known else plan
-    except UsageError:  # an earlier rung has the value and no such launch
-        return plan

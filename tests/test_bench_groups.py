@@ -16,7 +16,7 @@ import pytest
 import tensor_bench
 from bench_groups import GROUPS, Figures, verdict
 from decode_chain import DEPENDENT, LAYERS, OURS
-from sweep_plans import planned, with_dependent_launch
+from sweep_plans import planned
 from sweep_shapes import shapes
 from test_tensor_bench import COMPILED, RIGHT, WRONG, FakeBench, _rival
 
@@ -143,9 +143,10 @@ def test_a_pick_that_is_refused_is_recorded_with_the_reason(bench: Any, tmp_path
 
 
 def test_an_earlier_rung_has_no_dependent_launch() -> None:
-    plan = planned(Problem(512, 512, 511, "bf16", None, "row", "column"))  # rows that TMA cannot step over
+    problem = Problem(512, 512, 511, "bf16", None, "row", "column")  # rows that TMA cannot step over
+    plan = planned(problem)
     assert plan.rung == 5
-    assert with_dependent_launch(plan) == plan
+    assert planned(problem, pdl=True) == plan
 
 
 def test_an_error_costs_one_shape(bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

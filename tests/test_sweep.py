@@ -16,7 +16,7 @@ import sweep_bench
 import sweep_file
 import sweep_shapes
 import sweep_worker
-from sweep_plans import Selection, choose, name_of, planning_of, read_plan, values_of, with_dependent_launch
+from sweep_plans import Selection, choose, name_of, planning_of, read_plan, values_of
 from sweep_shapes import Shape, development_families, part_of, rank, select
 
 from tilewright import branches, nvrtc, results
@@ -98,7 +98,7 @@ def test_plans_of_branches_come_back_too() -> None:
             values = values_of(plan)
             assert (values["branch"], values["kernel"]) == (branch.name, kernel.name)
             assert read_plan(json.loads(json.dumps(values))) == plan
-            assert name_of(plan) != name_of(with_dependent_launch(plan))
+            assert name_of(plan) != name_of(plan.with_(dependent_launch=True))
 
 
 def test_forty_configurations_overall_and_of_a_shape() -> None:

@@ -20,7 +20,7 @@ development third."""
 
 EXCHANGE_US = 3.5
 """Of a cluster whose blocks add up in each other's shared memory, what is not bytes: the blocks end together, their
-accumulators change places, and wait for those of the others; sweep, development third."""
+accumulators change places, and wait for those of the others; the whole sweep."""
 
 
 def splitk_items(tiles: Ints, splits: Ints) -> Ints:

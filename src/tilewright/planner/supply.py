@@ -19,6 +19,7 @@ DRAIN_US = 0.6
 """After its last load: what is under way is multiplied, stored, and the last block ends."""
 DRAW_BYTES_PER_S = 85e9
 """What one SM draws from HBM: 64 SMs with a tile each do not reach the bandwidth, 128 that share K do."""
+# The next two are of a few dependent launches, ROUNDED of all of the sweep (docs/notebook/2026-11-30-held-out.md).
 CROWDED = 0.5
 """Of what the SM with most blocks has more than the others, what the others wait for. In a dependent launch blocks
 start wherever the kernel before leaves room: several an SM then fill some SMs and leave others few."""
@@ -29,7 +30,8 @@ ROUNDED = 0.15
 """Of a grid whose blocks start as others end, what of its last round is as if it were whole."""
 EXPONENT = 4
 """Of the norm by which work that goes on at once delays each other where it comes near."""
-# From here on: of the sweep, development third (docs/notebook/2026-11-30-sweep.md).
+# From here on: of the sweep, development third (docs/notebook/2026-11-30-sweep.md); of all its shapes ASKEW_SHARED,
+# IN_LINE and what ASKEW is now (docs/notebook/2026-11-30-held-out.md).
 BEGIN_AND_END_US = 1.9
 """Of a kernel of tiles, what is neither launch, first load, main loop nor epilogue, whatever bounds it: until all SMs
 are given their rate, and from the last store until the grid has ended."""

@@ -31,8 +31,8 @@ P = TypeVar("P", bound=DecodePlan)
 
 SPREAD = (0.90, 1.15)
 SLOTS = 128  # lanes that an SM issues for in a clock
-# Times the instructions that are counted: addresses, waits and what an SM issues at a fraction of that rate; sweep,
-# development third.
+# Times the instructions that are counted: addresses, waits and what an SM issues at a fraction of that rate; the
+# whole sweep for the GEMV, its development third for mma.sync.
 GEMV_ISSUED, TOKEN_ISSUED, MMA_ISSUED = 1.0, 4.2, 10.0
 # Registers beside those that ``DecodePlan`` knows of, a token: its pointer, and its elements made fp32. With them the
 # blocks an SM are as many as scripts/check_kernels.py found to have room without spilling.

@@ -32,7 +32,7 @@ from tilewright.problem import Layout, Problem
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
 DEPTHS = (64, 128, 256)
 SPREAD = (0.92, 1.12)
-# Of the sweep, development third.
+# Of the sweep, development third; ELEMENT_BYTES_PER_CLK of all of it.
 TURN_US = 0.55  # from when a stage is free until it is full again, all SMs loading, beside
 TURN_STAGES = 2.0  # times what an SM alone takes to receive one
 SAME = 1.8  # times what L2 gives an SM of lines of its own: tiles beside each other read the same weights
