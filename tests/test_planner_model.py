@@ -20,7 +20,7 @@ from tilewright.planner.plan import machine_of
 from tilewright.planner.planning import Planning
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.rank import TIE, ranking
-from tilewright.planner.raster import Floats, Ints
+from tilewright.planner.raster import Ints
 from tilewright.planner.terms import TERMS
 from tilewright.problem import Problem
 
@@ -134,11 +134,9 @@ def test_the_clock_is_where_power_meets_the_limit() -> None:
     joules = Energy(np.array([0.5, 1e-6, 50.0]), np.array([0.05, 0.0, 0.0]))
     clocks = 1.3e6
 
-    def seconds(hertz: Floats) -> Floats:
-        return clocks / hertz
-
     most = c.burst_clock_mhz * 1e6
-    found = sustained_clock_hz(joules, seconds, most, c)
+    fastest = np.full(3, clocks / most)
+    found = sustained_clock_hz(joules, fastest, lambda chosen: lambda hertz: clocks / hertz, most, c)
     growth = c.energy_growth(found[0] / 1e6)
     power = c.idle_power_w + (joules.sm[0] * growth + joules.hbm[0]) / (clocks / found[0])
     assert power == pytest.approx(c.power_limit_w, rel=1e-3)

@@ -10,12 +10,15 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from tilewright.errors import UsageError
+from tilewright.planner.raster import Floats, Ints
 
 SCHEMA = "tilewright.calibration/1"
 FOLDER = Path(__file__).parent / "calibrations"
@@ -116,6 +119,17 @@ class Calibration:
         lower = widths[widths.index(upper) - 1]
         share = (n - lower) / (upper - lower)
         return self.wgmma_clk[lower] * (1 - share) + self.wgmma_clk[upper] * share
+
+    @cached_property
+    def _every_width(self) -> Floats:
+        """``wgmma_clocks`` of all N up to the widest, none below the first."""
+        first, *_, last = self.wgmma_clk
+        return np.array([math.nan] * first + [self.wgmma_clocks(n) for n in range(first, last + 1)])
+
+    def wgmma_clocks_of(self, n: Ints) -> Floats:
+        """``wgmma_clocks`` of each."""
+        found: Floats = self._every_width[n]
+        return found
 
     def residual(self, family: str, name: str) -> float:
         """The fitted factor on a part of a family's model; 1 where none is."""

@@ -8,6 +8,7 @@ HBM: what tiles read again comes from L2, and the ridge belongs to the intensity
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from tilewright import roofline, roofline_tensor
 from tilewright.errors import UsageError
@@ -196,6 +197,7 @@ def instruction(bm: int, bn: int, consumers: int, schedule: str) -> Finding:
 # ---- TMA
 
 
+@lru_cache(maxsize=64)
 def tma_lines(problem: Problem, operands: str = "ABC") -> Finding:
     """Whether TMA can step from line to line of A, B and C, or of those ``operands`` that a kernel moves by it."""
     pitches = {name: pitch for name, pitch in _pitches(problem).items() if name in operands}

@@ -72,7 +72,10 @@ class Family(ABC):
 
     @abstractmethod
     def offer(self, problem: Problem, machine: Machine) -> Offer:
-        """Its candidates for a problem that it does not refuse, C having elements."""
+        """Its candidates for a problem that it does not refuse, C having elements.
+
+        On a machine with dependent launches those that can be one are there twice, first as such.
+        """
 
     @abstractmethod
     def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:

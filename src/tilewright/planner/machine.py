@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from tilewright.gpu import GpuSpec, clusters_that_fit
+from tilewright.plan_tensor import LARGEST_CLUSTER
 from tilewright.planner.calibration import Calibration
-from tilewright.planner.raster import Floats, Ints
+from tilewright.planner.raster import Bools, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,26 @@ class Machine:
     def places(self, cluster: int) -> int:
         """Clusters of so many blocks that run at the same time, one block an SM."""
         return clusters_that_fit(cluster, self.gpu, self.sms)
+
+    @cached_property
+    def _places(self) -> Ints:
+        """Of clusters of 0 blocks and more, none of those that do not fit."""
+        fit = [self.places(size) for size in range(1, min(LARGEST_CLUSTER, self.sms) + 1)]
+        return np.array([0, *fit, *[0] * (LARGEST_CLUSTER - len(fit))], dtype=np.int64)
+
+    def places_of(self, clusters: Ints) -> Ints:
+        """``places`` of clusters of each size, as far as kernels have them; 0 where none fits."""
+        found: Ints = self._places[clusters]
+        return found
+
+    def launches(self, *lists: list[Any]) -> tuple[tuple[list[Any], ...], Bools]:
+        """Lists with an entry a plan, of plans that can be dependent launches, and which of them are.
+
+        All twice where there are such: first as dependent launches, which are not always the faster ones.
+        """
+        if not self.dependent_launch:
+            return lists, np.zeros(len(lists[0]), dtype=bool)
+        return tuple(each * 2 for each in lists), np.arange(2 * len(lists[0])) < len(lists[0])
 
     @property
     def l2_keeps_bytes(self) -> float:

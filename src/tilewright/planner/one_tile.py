@@ -27,6 +27,7 @@ def one_tile_work(
     store_bytes_per_clk: float,
     pj_per_flop: float,
     most_mhz: float,
+    alike: Ints | None = None,
 ) -> Work:
     """Tiles in rows of C, one a block and an SM at a time. Clocks are of a K-step.
 
@@ -70,4 +71,5 @@ def one_tile_work(
         flop=(2 * bm * bn * steps * bk).astype(float),
         pj_per_flop=pj_per_flop,
         most_hz=most_mhz * 1e6,
+        alike=alike,
     )

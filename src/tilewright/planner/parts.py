@@ -5,10 +5,10 @@ A part is what ``persistent.py`` says of a whole tile, times its share of K; ``p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.plan_parts import TILES, PartsPlan
-from tilewright.plan_tensor import SHARED_LIMIT, SWIZZLE_ROW
+from tilewright.plan_tensor import LARGEST_CLUSTER, SHARED_LIMIT, SWIZZLE_ROW
 from tilewright.planner import constraints, partial_sums
 from tilewright.planner import stream_constraints as limits
 from tilewright.planner.candidate import Candidate, Predicted, Raster
@@ -27,7 +27,7 @@ from tilewright.planner.judgement import Finding
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.persistent import columns, persistent_work
-from tilewright.planner.raster import Bools, Floats, Ints, Order
+from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
 from tilewright.planner.supply import DRAIN_US, RAMP_US, SAME_LINES, TILES_TURNAROUND_US
 from tilewright.problem import Layout, Problem
@@ -83,17 +83,39 @@ def base_plans(plan_kind: type[PartsPlan], dtype: DType, a: Layout, b: Layout) -
 
 
 @lru_cache(maxsize=32)
-def base_columns(plans: tuple[PartsPlan, ...]) -> dict[str, Ints]:
-    """What of the plans no problem changes."""
-    return columns([plan.core for plan in plans])
+def refusal(plan_kind: type[PartsPlan], dtype: DType, a: Layout, b: Layout) -> str | None:
+    """What the plan says of a dtype and layouts; None where there are kernels of them."""
+    try:
+        base_plan(plan_kind, dtype, a, b, (TILES[0], (1, 1)))
+    except UsageError as error:
+        return str(error)
+    return None
 
 
-def cluster_tiles(plans: Sequence[PartsPlan], problem: Problem) -> Ints:
-    """Tiles of whole clusters of each plan."""
-    t = base_columns(tuple(plans))
-    down, across = t["bm"] * t["cluster_m"], t["bn"] * t["cluster_n"]
-    tiles: Ints = -(-problem.m // down) * -(-problem.n // across)
-    return tiles
+@dataclass(frozen=True, eq=False)
+class Bases:
+    """Plans of a dtype and layouts, with what of them no problem changes."""
+
+    plans: tuple[PartsPlan, ...]
+
+    @cached_property
+    def columns(self) -> dict[str, Ints]:
+        """``persistent.columns`` of them; blocks along K, blocks of a cluster, and super-rows."""
+        more = {"along_k": [p.along_k for p in self.plans], "group": [p.group for p in self.plans]}
+        found = columns([p.core for p in self.plans]) | columns_of(more)
+        return {**found, "cluster": found["cluster_m"] * found["cluster_n"] * found["along_k"]}
+
+    def cluster_tiles(self, problem: Problem) -> Ints:
+        """Tiles of whole clusters of each plan."""
+        t = self.columns
+        down, across = t["bm"] * t["cluster_m"], t["bn"] * t["cluster_n"]
+        tiles: Ints = -(-problem.m // down) * -(-problem.n // across)
+        return tiles
+
+
+@lru_cache(maxsize=32)
+def _every(plan_kind: type[PartsPlan], dtype: DType, a: Layout, b: Layout) -> Bases:
+    return Bases(base_plans(plan_kind, dtype, a, b))
 
 
 def _shared(share: Floats, along_k: Ints, problem: Problem) -> Floats:
@@ -119,10 +141,9 @@ class Parts(Family):
 
     def refusal(self, problem: Problem) -> str | None:
         """What the plan says of the dtype, and TMA of the lines of the matrices."""
-        try:
-            base_plan(self.kind, problem.dtype, problem.a_layout, problem.b_layout, (TILES[0], (1, 1)))
-        except UsageError as error:
-            return str(error)
+        reason = refusal(self.kind, problem.dtype, problem.a_layout, problem.b_layout)
+        if reason is not None:
+            return reason
         lines = constraints.tma_lines(problem)
         return None if lines.ok else lines.sentence
 
@@ -140,33 +161,30 @@ class Parts(Family):
 
     def one(self, plan: PartsPlan, cut: Cutting, problem: Problem, machine: Machine) -> Offer:
         """An offer of one plan, as it is."""
-        row = np.zeros(1, dtype=np.int64)
-        return self.offered((plan,), row, cut, problem, machine, plan.dependent_launch, lambda *_: plan)
+        row, dependent = np.zeros(1, dtype=np.int64), np.array([plan.dependent_launch])
+        return self.offered(Bases((plan,)), row, cut, problem, machine, dependent, lambda *_: plan)
 
-    def bases(self, problem: Problem, machine: Machine) -> tuple[tuple[PartsPlan, ...], list[int]]:
+    def bases(self, problem: Problem, machine: Machine) -> tuple[Bases, list[int]]:
         """The tiles and clusters that the machine's SMs have places for, uncut, and the cluster tiles of each."""
-        plans = self.uncut(problem.dtype, problem.a_layout, problem.b_layout)
-        plans = tuple(plan for plan in plans if plan.cluster <= machine.sms)
-        return plans, cluster_tiles(plans, problem).tolist()
+        every = self.uncut(problem.dtype, problem.a_layout, problem.b_layout)
+        if machine.sms < LARGEST_CLUSTER:
+            every = Bases(tuple(plan for plan in every.plans if plan.cluster <= machine.sms))
+        return every, every.cluster_tiles(problem).tolist()
 
-    def uncut(self, dtype: DType, a: Layout, b: Layout) -> tuple[PartsPlan, ...]:
+    def uncut(self, dtype: DType, a: Layout, b: Layout) -> Bases:
         """One plan of each tile and cluster."""
-        return base_plans(self.kind, dtype, a, b)
+        return _every(self.kind, dtype, a, b)
 
     def offered(
-        self, plans: Sequence[PartsPlan], rows: Ints, cut: Cutting, problem: Problem,
-        machine: Machine, dependent: bool, finish: Callable[[int, PartsPlan, Problem], PartsPlan],
+        self, bases: Bases, rows: Ints, cut: Cutting, problem: Problem,
+        machine: Machine, dependent: Bools, finish: Callable[[int, PartsPlan, Problem], PartsPlan],
     ) -> Offer:  # fmt: skip
-        """An offer of the ``rows`` of ``plans``, each as ``cut(tiles, places)`` has it; ``finish`` makes the plan."""
-        c, itemsize = machine.calibration, problem.dtype.itemsize
-        t = {name: values[rows] for name, values in base_columns(tuple(plans)).items()}
-        along_k = np.array([plans[row].along_k for row in rows.tolist()])
-        cluster = t["cluster_m"] * t["cluster_n"] * along_k
-        places = np.ones_like(cluster)
-        for size in np.unique(cluster).tolist():
-            places[cluster == size] = machine.places(size)
-        wgmma = np.array([c.wgmma_clocks(each) for each in t["bn"].tolist()])
-        group = np.array([plans[row].group for row in rows.tolist()])
+        """An offer of the ``rows`` of plans, each as ``cut(tiles, places)`` has it; ``finish`` makes the plan."""
+        c, itemsize, plans = machine.calibration, problem.dtype.itemsize, bases.plans
+        t = {name: values[rows] for name, values in bases.columns.items()}
+        along_k, cluster, group = t["along_k"], t["cluster"], t["group"]
+        places = machine.places_of(cluster)
+        wgmma = c.wgmma_clocks_of(t["bn"])
         order = Order(problem.m, problem.n, t["bm"] * t["cluster_m"], t["bn"] * t["cluster_n"], group, group < 0)
         whole = persistent_work(problem, machine, t, order, places, wgmma, group < 0)
         tiles = whole.tiles
@@ -204,7 +222,7 @@ class Parts(Family):
             first_clk=whole.first_clk,
             end_us=DRAIN_US * c.residual(self.name, "drain") + write + arrive + walk,
             end_clk=whole.epilogue_clk * rounds,  # nothing is multiplied meanwhile
-            dependent=np.full(len(rows), dependent),
+            dependent=dependent,
             hides_first=True,
             flows=covered < 0,
             round_us=np.where(how.parts > 0, self.round_us, 0.0),
@@ -221,7 +239,8 @@ class Parts(Family):
         def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
             at = int(places[index])
             plan = plans[int(rows[index])]
-            plan = finish(index, plan.with_(blocks=at * plan.cluster, dependent_launch=dependent), problem)
+            plan = plan.with_(blocks=at * plan.cluster, dependent_launch=bool(dependent[index]))
+            plan = finish(index, plan, problem)
             made = candidate(
                 problem, self._shape(plan, at), raster=Raster(plan.group, "m"), plan=plan, terms_us=terms,
                 predicted_us=predicted,
@@ -231,7 +250,9 @@ class Parts(Family):
             spent = rounds * at * min(float(how.share[index]), 1.0)
             return replace(made, waves=int(stream.rounds[index]), wave_efficiency=min(1.0, used / spent))
 
-        ties = np.stack([cluster, how.parts, -t["bm"] * t["bn"], stage, t["bm"], np.arange(len(rows))], axis=1)
+        ties = np.stack(
+            [~dependent, cluster, how.parts, -t["bm"] * t["bn"], stage, t["bm"], np.arange(len(rows))], axis=1
+        )
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)
 

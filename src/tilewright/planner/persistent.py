@@ -53,8 +53,9 @@ def persistent_work(
     places: Ints,
     wgmma_clk: Floats,
     k_alternates: Bools,
+    alike: Ints | None = None,
 ) -> Work:
-    """``t`` are ``columns``, ``wgmma_clk`` the clocks of one m64nNk16 of each."""
+    """``t`` are ``columns``, ``wgmma_clk`` the clocks of one m64nNk16 of each; the rest is as ``Work`` has it."""
     c = machine.calibration
     itemsize = problem.dtype.itemsize
     k_blocks = max(1, -(-problem.k // SWIZZLE_ROW))  # with K = 0 one of zeros
@@ -104,6 +105,7 @@ def persistent_work(
         flop=(2 * bm * bn * k_blocks * SWIZZLE_ROW).astype(float),
         pj_per_flop=c.energy_pj_per_flop,
         most_hz=c.burst_clock_mhz * 1e6,
+        alike=alike,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import get_args
 
@@ -12,8 +12,8 @@ from tilewright.errors import UnavailableError, UsageError
 from tilewright.gpu import GpuSpec, get_gpu, known_gpus, query_gpu
 from tilewright.planner.calibration import Calibration, shipped
 from tilewright.planner.candidate import Candidate
-from tilewright.planner.family import Offer, families
-from tilewright.planner.lazy import chained
+from tilewright.planner.family import Family, Offer, families
+from tilewright.planner.lazy import LazySequence, chained
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Clock, Planning
 from tilewright.planner.rank import ranked, ranking, regime
@@ -122,16 +122,15 @@ def _planned(
             f"A, B and C of {problem} are {problem.bytes_moved / 1e9:,.0f} GB; {machine.gpu.name} has "
             f"{memory / 1e9:,.0f} GB of memory"
         )
-    offers, refused = [], []
+    offers: list[Offer] = []
+    refused: list[Sequence[Candidate]] = []
     if problem.m and problem.n:  # else there is nothing to launch
         for family in families():
             reason = family.refusal(problem)
             if reason is None:
                 offers.append(family.offer(problem, machine))
-                if pdl and _dependent(offers[-1], clock):  # which is not always the faster launch
-                    offers.append(family.offer(problem, replace(machine, dependent_launch=False)))
             else:
-                refused.append(family.refused(problem, machine, reason))
+                refused.append(_refused(family, problem, machine, reason))
     common = {
         "problem": problem,
         "gpu": machine.gpu.name if machine.gpu.key is None else machine.gpu.key,
@@ -141,7 +140,7 @@ def _planned(
         "pdl": pdl,
         "calibration": machine.calibration.label,
     }
-    rejected = chained([*(offer.rejected for offer in offers), refused])
+    rejected = chained([*(offer.rejected for offer in offers), *refused])
     if not offers:
         mhz = machine.calibration.burst_clock_mhz
         common |= {"clock_mhz": mhz, "other_clock_mhz": mhz, "regime": "latency"}
@@ -158,10 +157,8 @@ def _planned(
     )
 
 
-def _dependent(offer: Offer, clock: Clock) -> bool:
-    """Whether its plans are for dependent launches."""
-    plan = offer.candidate(0, clock).plan if len(offer.useful) else None
-    return plan is not None and plan.dependent
+def _refused(family: Family, problem: Problem, machine: Machine, reason: str) -> LazySequence[Candidate]:
+    return LazySequence(1, lambda _: family.refused(problem, machine, reason))
 
 
 def machine_of(

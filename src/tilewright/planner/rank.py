@@ -22,14 +22,13 @@ def ranking(offers: Sequence[Offer], clock: Clock) -> Ints:
     By predicted time in steps of a thousandth, a step's candidates by the order of the families and their tie rows. All
     are ranked before any is shown, so that the answer does not depend on how many are asked for.
     """
-    times = np.concatenate([offer.times(clock).us for offer in offers])
-    which = np.concatenate([np.full(len(offer.useful), number) for number, offer in enumerate(offers)])
-    index = np.concatenate([np.arange(len(offer.useful)) for offer in offers])
-    width = max(offer.ties.shape[1] for offer in offers)
-    ties = np.concatenate([np.pad(offer.ties, ((0, 0), (0, width - offer.ties.shape[1]))) for offer in offers])
-    keys = [*reversed(ties.T), which, np.floor(np.log(times) / TIE)]
-    order = np.lexsort(keys)
-    return np.stack([which[order], index[order]], axis=1)
+    counts = [len(offer.useful) for offer in offers]
+    within = np.concatenate([np.lexsort(offer.ties.T[::-1]) for offer in offers])  # each offer's in their order
+    starts = np.repeat(np.cumsum([0, *counts[:-1]]), counts)
+    times = np.concatenate([offer.times(clock).us for offer in offers])[starts + within]
+    order = np.argsort(np.floor(np.log(times) / TIE), kind="stable")
+    which = np.repeat(np.arange(len(offers)), counts)
+    return np.stack([which[order], within[order]], axis=1)
 
 
 def ranked(offers: Sequence[Offer], rows: Ints, clock: Clock) -> Sequence[Candidate]:

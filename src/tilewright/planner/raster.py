@@ -54,27 +54,32 @@ class Order:
         return Order(self.m, self.n, self.rows[index], self.cols[index], self.group[index], self.along_n[index])
 
 
-def lines_read(order: Order, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+def lines_read(order: Order, first: Ints | Floats, last: Ints | Floats) -> tuple[Floats, Floats]:
     """Rows of A and columns of B that the cluster tiles ``first <= number < last`` need, each counted once.
 
-    Exact, C's edges included: a tile at the edge needs only the rows that there are. An empty range needs none.
+    Exact, C's edges included: a tile at the edge needs only the rows that there are. An empty range needs none. The
+    numbers are whole, in floating point, as what they are multiplied with.
     """
-    tiles_m, tiles_n = order.tiles_m, order.tiles_n
-    along = np.where(order.along_n, tiles_n, tiles_m)
-    across = np.where(order.along_n, tiles_m, tiles_n)
-    places, last_place, turns, last_turn = _distinct(first, last, along, across, order.group)
-    step_p = np.where(order.along_n, order.cols, order.rows)
-    step_q = np.where(order.along_n, order.rows, order.cols)
-    size_p = np.where(order.along_n, order.n, order.m)
-    size_q = np.where(order.along_n, order.m, order.n)
-    p = places * step_p - last_place * (along * step_p - size_p)
-    q = turns * step_q - last_turn * (across * step_q - size_q)
-    empty = last <= first
-    p, q = np.where(empty, 0, p), np.where(empty, 0, q)
+
+    def turned(down: Any, to_the_right: Any) -> tuple[Floats, Floats]:
+        """What is of the super-rows' axis, and of the other."""
+        first_axis = np.where(order.along_n, to_the_right, down).astype(float)
+        return first_axis, np.where(order.along_n, down, to_the_right).astype(float)
+
+    along, across = turned(order.tiles_m, order.tiles_n)
+    step_p, step_q = turned(order.rows, order.cols)
+    size_p, size_q = turned(order.m, order.n)
+    begin, end = np.asarray(first, dtype=np.float64), np.asarray(last, dtype=np.float64)
+    places, last_place, turns, last_turn = _distinct(begin, end, along, across, order.group.astype(float))
+    some = end > begin
+    p = (places * step_p - last_place * (along * step_p - size_p)) * some
+    q = (turns * step_q - last_turn * (across * step_q - size_q)) * some
     return np.where(order.along_n, q, p), np.where(order.along_n, p, q)
 
 
-def _distinct(first: Ints, last: Ints, along: Ints, across: Ints, group: Ints) -> tuple[Ints, Bools, Ints, Bools]:
+def _distinct(
+    first: Floats, last: Floats, along: Floats, across: Floats, group: Floats
+) -> tuple[Floats, Bools, Floats, Bools]:
     """Of the tiles in a range that is not empty: how many different places along the super-rows' axis, whether the
     last place is among them, and the same for the other axis.
 
@@ -84,31 +89,32 @@ def _distinct(first: Ints, last: Ints, along: Ints, across: Ints, group: Ints) -
     """
     width = np.minimum(group, along)
     full = width * across  # tiles of a super-row; the last one may have fewer
+    final = over(along - 1, width)
+    tail = along - final * width
     end = np.maximum(last - 1, first)
-    row_a, row_b = _over(first, full), _over(end, full)
+    row_a, row_b = over(first, full), over(end, full)
     in_a, in_b = first - row_a * full, end - row_b * full
-    final = _over(along - 1, width)
-    width_b = np.where(row_b == final, along - final * width, width)
+    in_final = row_b == final
+    width_b = np.where(in_final, tail, width)
     one = row_a == row_b
+    several = ~one
     # the part in the last super-row that the range reaches, from `start_b` of it to `in_b`
-    start_b = np.where(one, in_a, 0)
-    count_b = in_b - start_b + 1
-    turn_b, began_b = _over(in_b, width_b), _over(start_b, width_b)
-    places_b = np.minimum(width_b, count_b)
-    turns_b = turn_b - began_b + 1
-    # the part in the first, to its end, where that is another one
-    places_a = np.minimum(width, full - in_a)
-    turns_a = across - _over(in_a, width)
+    start_b = in_a * one
+    turn_b, began_b = over(in_b, width_b), over(start_b, width_b)
+    places = np.minimum(width_b, in_b - start_b + 1)
+    turns = turn_b - began_b + 1
+    # the part in the first, to its end, where that is another one; between them `between` whole ones
     between = row_b - row_a - 1
-    places = np.where(one, places_b, places_a + between * width + places_b)
-    turns = np.where(one, turns_b, np.where(between > 0, across, np.minimum(across, turns_a + turns_b)))
+    places += several * (np.minimum(width, full - in_a) + between * width)
+    turns += several * (across - over(in_a, width))
+    turns = np.where(between > 0, across, np.minimum(across, turns))
     # numbers x of [start_b, in_b] with x % width_b == width_b - 1: in the final super-row these are the last place
-    last_place = (row_b == final) & (_over(in_b + 1, width_b) > began_b)
-    last_turn = ~one | (turn_b == across - 1)
+    last_place = in_final & (over(in_b + 1, width_b) > began_b)
+    last_turn = several | (turn_b == across - 1)
     return places, last_place, turns, last_turn
 
 
-def _over(whole: Ints, parts: Ints) -> Ints:
+def over(whole: Ints | Floats, parts: Ints | Floats) -> Floats:
     """``whole // parts`` of numbers from 0 on, in floating point: exact below 2**53, and a quarter of the time."""
-    quotient: Ints = (whole / parts).astype(np.int64)
+    quotient: Floats = np.floor(whole / parts)
     return quotient

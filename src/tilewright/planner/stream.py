@@ -10,7 +10,7 @@ cost nothing, nor does the first load where the kernel can begin it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,7 @@ from tilewright.planner.candidate import INSIDE
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints
-from tilewright.planner.supply import APART, CROWDED, DRAW_BYTES_PER_S, MULTICAST, ROUNDED, together, under_ring
+from tilewright.planner.supply import APART, CROWDED, DRAW_BYTES_PER_S, MULTICAST, ROUNDED, fourth, together, under_ring
 from tilewright.planner.terms import Times
 from tilewright.problem import Problem
 from tilewright.roofline import peak_tflops, roof_of
@@ -96,6 +96,42 @@ class Stream:
         return share
 
 
+@dataclass(frozen=True)
+class _Loop:
+    """What of candidates their time at a clock follows from: columns of them, and a row for each kind of round.
+
+    ``busy_8`` is the eighth power of the clocks of a round's multiplications, ``bytes_4`` the sum of the fourth powers
+    of what L2 and HBM take, ``steps_4`` that of the clocks of the ring's steps.
+    """
+
+    weight: Floats
+    busy_8: Floats
+    bytes_4: Floats
+    steps_clk: Floats
+    steps_4: Floats
+    apart_8: Floats
+    first_clk: Floats
+    end_clk: Floats
+    fixed_s: Floats
+
+    def of(self, chosen: Ints) -> _Loop:
+        """Those of some candidates, in ascending order."""
+        if len(chosen) == len(self.fixed_s):
+            return self
+        return _Loop(**{each.name: getattr(self, each.name)[..., chosen] for each in fields(self)})
+
+    def seconds(self, hertz: Floats) -> Floats:
+        """All of it, as ``StreamEstimate.at`` adds it up."""
+        return self.fixed_s + (self.first_clk + self.end_clk) / hertz + self.main(hertz)
+
+    def main(self, hertz: Floats) -> Floats:
+        """Of all rounds: what an SM multiplies, or what L2 and HBM deliver meanwhile and its steps let them."""
+        by_4 = fourth(1 / hertz)
+        supplied_8 = np.square(self.bytes_4 + self.steps_4 * by_4) * self.apart_8
+        total: Floats = (under_ring(self.busy_8 * np.square(by_4), supplied_8) * self.weight).sum(axis=0)
+        return total
+
+
 class StreamEstimate:
     """The times of one family's candidates for a problem on a machine."""
 
@@ -109,10 +145,10 @@ class StreamEstimate:
         whole_s = reads / c.hbm_read_bytes_per_s + problem.bytes_c / c.hbm_write_bytes_per_s
         # Two kinds of rounds, one a row: those in which all places have a tile, and the last.
         tiles = np.stack([np.minimum(s.places, s.tiles), s.last])
-        self._weight = np.stack([s.rounds - 1.0, s.last_part])
+        weight = np.stack([s.rounds - 1.0, s.last_part])
         many = s.flows & (s.tiles > s.places)
         flowing = s.tiles / s.places + ROUNDED * (s.rounds - s.tiles / s.places)
-        self._weight = np.where(many, np.stack([flowing, np.zeros(len(s.tiles))]), self._weight)
+        weight = np.where(many, np.stack([flowing, np.zeros(len(s.tiles))]), weight)
         blocks = tiles * s.split
         active = np.minimum(blocks, s.reached)
         self._resident = -(-blocks // active)  # of the SM that has most
@@ -126,6 +162,23 @@ class StreamEstimate:
             np.broadcast_to(s.chain * s.turnaround_us * 1e-6, tiles.shape),
         ]
         self._hbm_s = together(hbm) * self._crowd(blocks)
+        shown = np.where(s.dependent, 0.0, 1.0)
+        self._launch_s = (s.launch_us + s.ramp_us) * 1e-6 * shown
+        self._end_s = (s.end_us + (s.rounds - 1) * s.round_us) * 1e-6
+        self._most_hz = c.burst_clock_mhz * 1e6
+        steps_clk = np.maximum(self._resident * s.issue_clk, s.ring_clk)
+        busy = self._resident * np.maximum(s.tensor_clk, s.port_clk)
+        self._loop = _Loop(
+            weight=weight,
+            busy_8=fourth(np.square(busy)),
+            bytes_4=fourth(self._l2_s) + fourth(self._hbm_s),
+            steps_clk=steps_clk,
+            steps_4=fourth(steps_clk),
+            apart_8=fourth(np.square(1 + APART * s.apart)),
+            first_clk=s.first_clk * shown if s.hides_first else s.first_clk,
+            end_clk=s.end_clk,
+            fixed_s=self._launch_s + self._end_s,
+        )
         executed = s.flop * s.worth * s.split * s.pj_per_flop
         through_l2 = (s.own_bytes + s.shared_bytes) * s.worth * s.split + problem.bytes_c
         self._energy = Energy(
@@ -142,61 +195,38 @@ class StreamEstimate:
         crowd: Floats = np.where(uneven, 1 + CROWDED * (1 / filled - 1), 1.0)
         return crowd
 
+    @cached_property
+    def _burst(self) -> Times:
+        return self.at(np.full(len(self._s.tiles), self._most_hz))
+
     def sustained(self) -> Times:
         """At the clock that the power limit leaves each."""
-        most = self._machine.calibration.burst_clock_mhz * 1e6
-        return self.at(sustained_clock_hz(self._energy, self._seconds, most, self._machine.calibration))
+        most, fastest_s = self._most_hz, self._burst.us * 1e-6
+        limit = sustained_clock_hz(
+            self._energy, fastest_s, lambda chosen: self._loop.of(chosen).seconds, most, self._machine.calibration
+        )
+        return self._burst if np.all(limit == most) else self.at(limit)
 
     def burst(self) -> Times:
         """At the clock of a cool card, before the limit holds it."""
-        most = self._machine.calibration.burst_clock_mhz * 1e6
-        return self.at(np.full(len(self._s.tiles), most))
-
-    def _parts(self, hertz: Floats) -> dict[str, Floats]:
-        s = self._s
-        return {
-            "tensor": self._resident * s.tensor_clk / hertz,
-            "shared_port": self._resident * s.port_clk / hertz,
-            "l2": self._l2_s,
-            "hbm": self._hbm_s,
-            "issue": np.maximum(self._resident * s.issue_clk, s.ring_clk) / hertz,
-        }
-
-    def _main(self, parts: dict[str, Floats]) -> Floats:
-        """Of a round: what an SM multiplies, or what L2 and HBM deliver meanwhile and its steps let them."""
-        busy = np.maximum(parts["tensor"], parts["shared_port"])
-        supplied = together([parts["l2"], parts["hbm"], parts["issue"]]) * (1 + APART * self._s.apart)
-        return under_ring(busy, supplied)
-
-    def _around(self, hertz: Floats) -> tuple[Floats, Floats, Floats]:
-        """Launch, first load and end."""
-        s = self._s
-        shown = np.where(s.dependent, 0.0, 1.0)
-        first = s.first_clk / hertz * (shown if s.hides_first else 1.0)
-        return (s.launch_us + s.ramp_us) * 1e-6 * shown, first, self._end(hertz)
-
-    def _end(self, hertz: Floats) -> Floats:
-        s = self._s
-        return (s.end_us + (s.rounds - 1) * s.round_us) * 1e-6 + s.end_clk / hertz
-
-    def _total(self, values: Floats) -> Floats:
-        total: Floats = (values * self._weight).sum(axis=0)
-        return total
-
-    def _seconds(self, hertz: Floats) -> Floats:
-        main = self._total(self._main(self._parts(hertz)))
-        return sum(self._around(hertz), start=main)
+        return self._burst
 
     def at(self, hertz: Floats) -> Times:
         """The times and terms at a clock of each candidate."""
-        parts = self._parts(hertz)
-        launch, first, end = self._around(hertz)
-        terms = {
-            "launch": launch,
-            "first_load": first,
-            **{name: self._total(parts[name]) for name in INSIDE},
-            "main_loop": self._total(self._main(parts)),
-            "epilogue": end,
+        s, loop, resident = self._s, self._loop, self._resident
+        parts = {
+            "tensor": resident * s.tensor_clk / hertz,
+            "shared_port": resident * s.port_clk / hertz,
+            "l2": self._l2_s,
+            "hbm": self._hbm_s,
+            "issue": loop.steps_clk / hertz,
         }
-        total = launch + first + terms["main_loop"] + end
+        terms = {
+            "launch": self._launch_s,
+            "first_load": loop.first_clk / hertz,
+            **{name: (parts[name] * loop.weight).sum(axis=0) for name in INSIDE},
+            "main_loop": loop.main(hertz),
+            "epilogue": self._end_s + s.end_clk / hertz,
+        }
+        total = terms["launch"] + terms["first_load"] + terms["main_loop"] + terms["epilogue"]
         return Times(self._floor_us, total * 1e6, hertz / 1e6, {name: value * 1e6 for name, value in terms.items()})

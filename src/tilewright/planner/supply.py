@@ -28,8 +28,6 @@ DRIFT = 0.15
 one and not in step."""
 ROUNDED = 0.15
 """Of a grid whose blocks start as others end, what of its last round is as if it were whole."""
-EXPONENT = 4
-"""Of the norm by which work that goes on at once delays each other where it comes near."""
 # From here on: of the sweep, development third (docs/notebook/2026-11-30-sweep.md); of all its shapes ASKEW_SHARED,
 # IN_LINE and what ASKEW is now (docs/notebook/2026-11-30-held-out.md).
 BEGIN_AND_END_US = 1.9
@@ -69,23 +67,25 @@ def askew(problem: Problem, cost: float = ASKEW) -> tuple[float, float]:
     return of(problem.lda), of(problem.ldb)
 
 
+def fourth(values: Floats) -> Floats:
+    """The fourth power of times: of these the sum is taken where work that comes near each other delays each other."""
+    return np.square(np.square(values))
+
+
+def fourth_root(values: Floats) -> Floats:
+    """The inverse of ``fourth``."""
+    return np.sqrt(np.sqrt(values))
+
+
 def together(parts: Sequence[Floats]) -> Floats:
     """How long work takes that goes on at once: its longest, or 1.19 times that where two are as long."""
-    longest = np.maximum.reduce(parts)
-    scaled = np.maximum(longest, 1e-30)
-    norm = sum(((part / scaled) ** EXPONENT for part in parts), start=np.zeros_like(longest)) ** (1 / EXPONENT)
-    found: Floats = np.maximum(longest * norm, longest)  # the norm may be less by rounding
-    return found
+    return fourth_root(sum((fourth(part) for part in parts), start=np.zeros(())))
 
 
-def under_ring(multiplied: Floats, supplied: Floats) -> Floats:
+def under_ring(multiplied_8: Floats, supplied_8: Floats) -> Floats:
     """How long a tile takes whose ring is filled while it is multiplied: the longer, or 1.09 times it where both are.
 
-    The same norm with an exponent of 8, as a ring evens out what comes unevenly; by squares, for it is asked often.
+    The same norm with an exponent of 8, as a ring evens out what comes unevenly; of both the eighth powers, as it is
+    asked often, for clocks by which only one of them changes, by a factor.
     """
-    longest = np.maximum(multiplied, supplied)
-    eighth: Floats = np.minimum(multiplied, supplied) / np.maximum(longest, 1e-30)
-    for _ in range(3):
-        eighth = eighth * eighth
-    found: Floats = longest * np.sqrt(np.sqrt(np.sqrt(1 + eighth)))
-    return found
+    return np.sqrt(fourth_root(multiplied_8 + supplied_8))

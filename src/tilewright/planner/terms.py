@@ -12,7 +12,7 @@ blocks load different lines waits (``supply``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,7 @@ from tilewright.dtypes import FP32
 from tilewright.planner.candidate import INSIDE
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
-from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read
+from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read, over
 from tilewright.planner.supply import (
     APART,
     BEGIN_AND_END_US,
@@ -29,7 +29,7 @@ from tilewright.planner.supply import (
     MULTICAST,
     SAME_LINES,
     TILES_TURNAROUND_US,
-    together,
+    fourth,
     under_ring,
 )
 from tilewright.problem import Problem
@@ -50,7 +50,8 @@ class Work:
     ``shared_bytes`` it receives of what its cluster loads together, ``l2_bytes`` leave L2 for it; ``half_share`` is the
     part of them that half a tile needs, and ``port_half_clk`` its ``port_clk``. ``hidden``: another tile is multiplied
     during the epilogue. ``flop`` counts what is executed, padding included, ``pj_per_flop`` what one costs; the SMs run
-    at most at ``most_hz``.
+    at most at ``most_hz``. Candidates with the same number in ``alike`` have the same ``order``, ``places`` and
+    ``k_alternates``, so that some things need to be found only once.
     """
 
     order: Order
@@ -76,6 +77,7 @@ class Work:
     flop: Floats
     pj_per_flop: float
     most_hz: float
+    alike: Ints | None = None
 
     @cached_property
     def tiles(self) -> Ints:
@@ -107,31 +109,29 @@ def useful_share(work: Work, problem: Problem) -> Floats:
 
 @dataclass(frozen=True)
 class _Waves:
-    """Some waves of each candidate, one after another in one array. ``weight``: the waves that each stands for."""
+    """Some waves of each candidate, a column each: the last one in the first row, then others spread over the grid.
 
-    of: Ints
-    number: Ints
+    ``number`` counts waves from 0, ``weight`` is for how many each stands; 0 where a candidate has fewer.
+    ``others`` are all but the last.
+    """
+
+    number: Floats
     weight: Floats
-    starts: Ints
-    final: Bools
+    others: Ints
 
     def total(self, values: Floats) -> Floats:
         """The sum over the waves of each candidate."""
-        return np.add.reduceat(values * self.weight, self.starts)
+        found: Floats = np.einsum("wc,wc->c", values, self.weight)
+        return found
 
 
 def _waves(count: Ints) -> _Waves:
-    others = count - 1  # all but the last one
+    others = count - 1
     taken = np.minimum(others, MOST_WAVES)
-    each = taken + 1
-    starts = np.concatenate(([0], np.cumsum(each)[:-1]))
-    of = np.repeat(np.arange(len(count)), each)
-    nth = np.arange(len(of)) - starts[of]
-    final = nth == taken[of]
-    sampled = (2 * nth + 1) * others[of] // np.maximum(2 * taken[of], 1)  # the middles of equal parts
-    number = np.where(final, others[of], sampled)
-    weight = np.where(final, 1.0, others[of] / np.maximum(taken[of], 1))
-    return _Waves(of, number, weight, starts, final)
+    nth = np.arange(int(taken.max(initial=0)))[:, None]
+    number = np.where(nth < taken, over((2 * nth + 1) * others, np.maximum(2 * taken, 1)), 0)  # middles of equal parts
+    weight = np.where(nth < taken, others / np.maximum(taken, 1), 0.0)
+    return _Waves(np.vstack([others, number]), np.vstack([np.ones(len(count)), weight]), others)
 
 
 @dataclass(frozen=True)
@@ -147,98 +147,151 @@ class Times:
     terms_us: Mapping[str, Floats]
 
 
-class Estimate:
-    """The model of one family's candidates for a problem on a machine."""
+@dataclass(frozen=True)
+class _Loop:
+    """What of candidates their time at a clock follows from: columns of them, and rows of waves as ``_Waves`` has them.
 
-    def __init__(self, work: Work, problem: Problem, machine: Machine) -> None:
-        self._work, self._problem, self._machine = work, problem, machine
-        w = work
-        self._waves = waves = _waves(w.waves)
-        peak = peak_tflops(machine.gpu, roof_of(problem.dtype, tensor_cores=problem.dtype != FP32)) * 1e12
-        share = machine.sms / machine.gpu.sm_count
-        self._floor_us = 1e6 * max(problem.flops / (peak * share), problem.bytes_moved / machine.gpu.hbm_bytes_per_s)
-        self._hbm_reads = _hbm_bytes(w, waves, problem, machine)
-        c_bytes = float(problem.bytes_c)
-        writes = c_bytes * (w.places / w.tiles)[waves.of] * np.where(waves.final, (w.last / w.places)[waves.of], 1.0)
-        rate_in, rate_out = machine.calibration.hbm_read_bytes_per_s, machine.calibration.hbm_write_bytes_per_s
-        self._hbm_s = self._hbm_reads / rate_in + writes / rate_out
-        cut = waves.final & w.cut[waves.of]
-        # Of a tile's multiply-adds that a block does in the wave; of half a tile it waits for and issues all K blocks.
-        self._part = np.where(cut, HALF_TILE, 1.0)
-        at_once = np.where(waves.final, (w.last * np.where(w.cut, 2, 1))[waves.of], w.places[waves.of])
-        active = np.minimum(at_once, w.places[waves.of]) * w.cluster[waves.of]
-        received = np.where(cut, w.half_share[waves.of], 1.0)
-        own, shared = w.own_bytes[waves.of] * received, w.shared_bytes[waves.of] * received
-        self._l2_s = machine.l2_seconds(own, shared, active, SAME_LINES, MULTICAST)
-        blocks = (w.tiles * w.cluster).astype(float)
-        self.l2_total_bytes = w.l2_bytes * blocks + c_bytes
-        self.hbm_total_bytes = waves.total(self._hbm_reads) + c_bytes
-        c = machine.calibration
-        sm = w.flop * blocks * w.pj_per_flop + self.l2_total_bytes * c.energy_pj_per_l2_byte
-        self._energy = Energy(sm * 1e-12, self.hbm_total_bytes * c.energy_pj_per_hbm_byte * 1e-12)
-        of = waves.of
-        self._port_clk = np.where(cut, w.port_half_clk[of], w.port_clk[of])
-        self._steps_clk = np.maximum(w.issue_clk, w.ring_clk)[of]
-        self._busy_clk = np.maximum(w.tensor_clk[of] * self._part, self._port_clk)
-        self._covered = w.hidden[waves.of] & ~waves.final  # epilogues under another tile's main loop
-        arrives = together([self._l2_s, self._hbm_s, w.chain[of] * TILES_TURNAROUND_US * 1e-6])
-        self._supply_s = arrives * (1 + APART * w.apart[of])
+    ``busy_8`` is the eighth power of the clocks of a tile's multiplications, ``supply_8`` that of the seconds of its
+    loads. Of ``hidden`` candidates epilogues run under main loops, all but the ``shown`` ones.
+    """
 
-    def sustained(self) -> Times:
-        """At the clock that the power limit leaves each."""
-        limit = sustained_clock_hz(self._energy, self._seconds, self._work.most_hz, self._machine.calibration)
-        return self.at(limit)
+    weight: Floats
+    busy_8: Floats
+    supply_8: Floats
+    steps_clk: Floats
+    first_clk: Floats
+    fixed_s: Floats
+    epilogue_clk: Floats
+    shown: Floats
+    hidden: Ints
 
-    def burst(self) -> Times:
-        """At the clock of a cool card, before the limit holds it."""
-        return self.at(np.full(len(self._work.tiles), self._work.most_hz))
+    def of(self, chosen: Ints) -> _Loop:
+        """Those of some candidates, in ascending order."""
+        if len(chosen) == len(self.fixed_s):
+            return self
+        values = {name: getattr(self, name)[..., chosen] for name in _COLUMNS}
+        return _Loop(**values, hidden=np.flatnonzero(np.isin(chosen, self.hidden)))
 
-    def _seconds(self, hertz: Floats) -> Floats:
-        """``at(hertz).us`` in seconds, without the terms."""
-        w, of = self._work, self._waves.of
-        slots = self._slots(hertz[of])
-        main = self._waves.total(slots)
-        return w.launch_us * 1e-6 + self._first_s(hertz) + main + self._epilogue_s(hertz, slots)
+    def seconds(self, hertz: Floats) -> Floats:
+        """All of it, as ``Estimate.at`` adds it up."""
+        slots = self.slots(hertz)
+        return self.fixed_s + self.first_clk / hertz + self.main(slots) + self.epilogue(hertz, slots)
 
-    def _slots(self, hertz: Floats) -> Floats:
+    def slots(self, hertz: Floats) -> Floats:
         """What each wave takes without its epilogue, at the clock of each."""
-        return np.maximum(under_ring(self._busy_clk / hertz, self._supply_s), self._steps_clk / hertz)
+        per_hertz = 1 / hertz
+        return np.maximum(
+            under_ring(self.busy_8 * fourth(np.square(per_hertz)), self.supply_8), self.steps_clk * per_hertz
+        )
 
-    def _first_s(self, hertz: Floats) -> Floats:
-        return self._work.first_clk / hertz + BEGIN_AND_END_US * 1e-6
+    def main(self, slots: Floats) -> Floats:
+        """Of all waves."""
+        total: Floats = np.einsum("wc,wc->c", slots, self.weight)
+        return total
 
-    def _epilogue_s(self, hertz: Floats, slots: Floats) -> Floats:
+    def epilogue(self, hertz: Floats, slots: Floats) -> Floats:
         """What of the epilogues nothing hides.
 
         Where two teams take turns, one's epilogue runs under the other's main loop; a team comes round every two tiles
         or when it is done with its own, whichever is later. The last one is exposed in any case.
         """
-        w, of = self._work, self._waves.of
-        each = (w.epilogue_clk / hertz)[of] * self._part
-        shown = np.where(self._covered, np.maximum(0.0, each - slots) / 2, each)
-        return self._waves.total(shown)
+        each = self.epilogue_clk / hertz
+        shown = each * self.shown
+        if len(self.hidden) and len(slots) > 1:
+            under = np.maximum(0.0, each[self.hidden] - slots[1:, self.hidden])
+            shown[self.hidden] += np.einsum("wc,wc->c", under, self.weight[1:, self.hidden]) / 2
+        return shown
+
+
+_COLUMNS = tuple(each.name for each in fields(_Loop) if each.name != "hidden")
+
+
+class Estimate:
+    """The model of one family's candidates for a problem on a machine."""
+
+    def __init__(self, work: Work, problem: Problem, machine: Machine) -> None:
+        self._work, self._machine = work, machine
+        w, c = work, machine.calibration
+        self._waves = waves = _waves(w.waves)
+        peak = peak_tflops(machine.gpu, roof_of(problem.dtype, tensor_cores=problem.dtype != FP32)) * 1e12
+        share = machine.sms / machine.gpu.sm_count
+        self._floor_us = 1e6 * max(problem.flops / (peak * share), problem.bytes_moved / machine.gpu.hbm_bytes_per_s)
+        reads = _hbm_bytes(w, waves, problem, machine)
+        c_bytes = float(problem.bytes_c)
+        # In two rows what is one thing of the last wave and another of all others.
+        writes = c_bytes / w.tiles * np.stack([w.last, w.places])
+        self._hbm_s = reads / c.hbm_read_bytes_per_s
+        self._hbm_s += _by_wave(writes / c.hbm_write_bytes_per_s, waves)
+        # Of a tile's multiply-adds that a block does in the wave; of half a tile it waits for and issues all K blocks.
+        ones = np.ones(len(w.tiles))
+        self._part = np.stack([np.where(w.cut, HALF_TILE, 1.0), ones])
+        at_once = np.stack([w.last * np.where(w.cut, 2, 1), w.places])
+        active = np.minimum(at_once, w.places) * w.cluster
+        received = np.stack([np.where(w.cut, w.half_share, 1.0), ones])
+        self._l2_s = machine.l2_seconds(
+            w.own_bytes * received, w.shared_bytes * received, active, SAME_LINES, MULTICAST
+        )
+        blocks = (w.tiles * w.cluster).astype(float)
+        self.l2_total_bytes = w.l2_bytes * blocks + c_bytes
+        self.hbm_total_bytes = waves.total(reads) + c_bytes
+        sm = w.flop * blocks * w.pj_per_flop + self.l2_total_bytes * c.energy_pj_per_l2_byte
+        self._energy = Energy(sm * 1e-12, self.hbm_total_bytes * c.energy_pj_per_hbm_byte * 1e-12)
+        self._port_clk = np.stack([np.where(w.cut, w.port_half_clk, w.port_clk), w.port_clk])
+        busy = np.maximum(w.tensor_clk * self._part, self._port_clk)
+        alone = fourth(self._l2_s) + fourth(w.chain * (TILES_TURNAROUND_US * 1e-6))
+        arrives = fourth(self._hbm_s) + _by_wave(alone, waves)
+        self._loop = _Loop(
+            weight=waves.weight,
+            busy_8=_by_wave(fourth(np.square(busy)), waves),
+            supply_8=np.square(arrives) * fourth(np.square(1 + APART * w.apart)),
+            steps_clk=np.maximum(w.issue_clk, w.ring_clk),
+            first_clk=w.first_clk,
+            fixed_s=w.launch_us * 1e-6 + BEGIN_AND_END_US * 1e-6,
+            epilogue_clk=w.epilogue_clk,
+            shown=self._part[0] + np.where(w.hidden, 0, waves.others),
+            hidden=np.flatnonzero(w.hidden),
+        )
+
+    @cached_property
+    def _burst(self) -> Times:
+        return self.at(np.full(len(self._work.tiles), self._work.most_hz))
+
+    def sustained(self) -> Times:
+        """At the clock that the power limit leaves each."""
+        most, fastest_s = self._work.most_hz, self._burst.us * 1e-6
+        limit = sustained_clock_hz(
+            self._energy, fastest_s, lambda chosen: self._loop.of(chosen).seconds, most, self._machine.calibration
+        )
+        return self._burst if np.all(limit == most) else self.at(limit)
+
+    def burst(self) -> Times:
+        """At the clock of a cool card, before the limit holds it."""
+        return self._burst
 
     def at(self, hertz: Floats) -> Times:
         """The times and terms at a clock of each candidate."""
-        w, waves = self._work, self._waves
-        of = waves.of
-        seconds = {
-            "tensor": (w.tensor_clk / hertz)[of] * self._part,
-            "shared_port": self._port_clk / hertz[of],
-            "l2": np.maximum(self._l2_s, (w.ring_clk / hertz)[of]),
-            "hbm": self._hbm_s,
-            "issue": (w.issue_clk / hertz)[of],
-        }
-        slots = self._slots(hertz[of])
+        w, loop, waves = self._work, self._loop, self._waves
+        both = np.stack([np.ones(len(hertz)), waves.others])  # last waves, and others
+        slots = loop.slots(hertz)
         terms = {
             "launch": w.launch_us * 1e-6,
-            "first_load": self._first_s(hertz),
-            **{name: waves.total(value) for name, value in seconds.items()},
-            "main_loop": waves.total(slots),
-            "epilogue": self._epilogue_s(hertz, slots),
+            "first_load": w.first_clk / hertz + BEGIN_AND_END_US * 1e-6,
+            "tensor": (w.tensor_clk / hertz * self._part * both).sum(axis=0),
+            "shared_port": (self._port_clk / hertz * both).sum(axis=0),
+            "l2": (np.maximum(self._l2_s, w.ring_clk / hertz) * both).sum(axis=0),
+            "hbm": waves.total(self._hbm_s),
+            "issue": w.issue_clk / hertz * w.waves,
+            "main_loop": loop.main(slots),
+            "epilogue": loop.epilogue(hertz, slots),
         }
         total = terms["launch"] + terms["first_load"] + terms["main_loop"] + terms["epilogue"]
         return Times(self._floor_us, total * 1e6, hertz / 1e6, {name: terms[name] * 1e6 for name in TERMS})
+
+
+def _by_wave(both: Floats, waves: _Waves) -> Floats:
+    """Of values of last waves and of others, a row for each wave."""
+    rows = len(waves.number)
+    return np.concatenate([both[:1], np.broadcast_to(both[1:], (rows - 1, both.shape[1]))])
 
 
 def _hbm_bytes(work: Work, waves: _Waves, problem: Problem, machine: Machine) -> Floats:
@@ -249,33 +302,42 @@ def _hbm_bytes(work: Work, waves: _Waves, problem: Problem, machine: Machine) ->
     ``Machine.l2_hits``. A kernel that walks K backwards in every other tile finds the end of the last walk in any case.
     In all no byte is read less than once.
     """
-    w, of = work, waves.of
-    line = problem.k * problem.dtype.itemsize
+    if work.alike is not None:  # the same for all those of an order
+        _, at, back = np.unique(work.alike, return_index=True, return_inverse=True)
+        one = _waves(work.waves[at])
+        found: Floats = _order_bytes(
+            work.order.take(at), work.places[at], work.k_alternates[at], one, problem, machine
+        )[:, back]
+        return found
+    return _order_bytes(work.order, work.places, work.k_alternates, waves, problem, machine)
+
+
+def _order_bytes(
+    order: Order, places: Ints, k_alternates: Bools, waves: _Waves, problem: Problem, machine: Machine
+) -> Floats:
+    line = float(problem.k * problem.dtype.itemsize)
     operands = (problem.m + problem.n) * line
     keeps = machine.l2_keeps_bytes
-    order = w.order.take(of)
-    places, tiles = w.places[of], w.tiles[of]
+    tiles = order.tiles_m * order.tiles_n
     first = waves.number * places
-    last = np.minimum(first + places, tiles)
-    rows, cols = lines_read(order, first, last)
-    needed = np.asarray((rows + cols) * float(line), dtype=np.float64)
     if operands <= keeps:
         # Read once: the first wave what it needs, the others an equal part of what is left.
-        start = lines_read(w.order, np.zeros_like(w.tiles), np.minimum(w.places, w.tiles))
-        begun = (start[0] + start[1]) * float(line)
-        rest = (operands - begun) / np.maximum(w.waves - 1, 1)
-        return np.where(waves.number == 0, needed, rest[of])
+        rows, cols = lines_read(order, np.zeros_like(tiles), np.minimum(places, tiles))
+        begun = (rows + cols) * line
+        rest = (operands - begun) / np.maximum(waves.others, 1)
+        return np.where(waves.number == 0, begun, rest)
+    last = np.minimum(first + places, tiles)
     before = np.maximum(first - places, 0)
-    rows_before, cols_before = lines_read(order, before, first)
-    rows_both, cols_both = lines_read(order, before, last)
-    common = (rows + cols + rows_before + cols_before - rows_both - cols_both) * float(line)
+    rows, cols = lines_read(order, np.stack([first, before, before]), np.stack([last, first, last]))
+    needed, needed_before, both = (rows + cols) * line
+    common = needed + needed_before - both
     hits = machine.l2_hits(needed)
-    near = np.where(w.k_alternates[of], np.maximum(hits, np.minimum(1.0, keeps / np.maximum(needed, 1))), hits)
-    far = machine.l2_hits(np.array(float(operands)))
+    near = np.where(k_alternates, np.maximum(hits, np.minimum(1.0, keeps / np.maximum(needed, 1))), hits)
+    far = float(machine.l2_hits(np.array(operands)))
     fresh = needed - common
-    once = np.minimum(1.0, operands / np.maximum(waves.total(fresh), 1))[of]
+    once = np.minimum(1.0, operands / np.maximum(waves.total(fresh), 1))
     read: Floats = fresh * (once + (1 - once) * (1 - far)) + common * (1 - near)
-    scaled: Floats = read * np.maximum(1.0, operands / np.maximum(waves.total(read), 1))[of]
+    scaled: Floats = read * np.maximum(1.0, operands / np.maximum(waves.total(read), 1))
     return scaled
 
 
@@ -286,39 +348,31 @@ def least_bytes_raster(order: Order, places: Ints) -> Order:
     sqrt(places x cols / rows) tiles. Super-rows are made equally wide, as many as that asks for or one more, along M or
     along N. Of the same bytes the first in this order wins: along M, then the wider.
     """
-    best: Order | None = None
-    least: Floats | None = None
-    waves = _waves(np.minimum(-(-(order.tiles_m * order.tiles_n) // places), 9))  # the last stands for a mean one
+    tried, parts = [], np.arange(2)[:, None]  # super-rows as many as asked for, and one more
     for along_n in (False, True):
         along, step, other = (
             (order.tiles_n, order.cols, order.rows) if along_n else (order.tiles_m, order.rows, order.cols)
         )
         ideal = np.maximum(1.0, np.sqrt(places * other / step))
         fewest = np.maximum(1, np.floor(along / ideal).astype(np.int64))
-        for extra in (0, 1):
-            group = -(-along // np.minimum(fewest + extra, along))
-            tried = replace(order, group=group, along_n=np.full(len(group), along_n))
-            bytes_read = _bytes_of(tried, places, waves)
-            if best is None or least is None:
-                best, least = tried, bytes_read
-                continue
-            better = bytes_read < least * (1 - 1e-12)
-            best = replace(
-                best,
-                group=np.where(better, tried.group, best.group),
-                along_n=np.where(better, tried.along_n, best.along_n),
-            )
-            least = np.where(better, bytes_read, least)
-    assert best is not None
-    return best
+        tried.append(-(-along // np.minimum(fewest + parts, along)))
+    groups, along_n_of = np.concatenate(tried), np.array([False, False, True, True])
+    read = _bytes_of(replace(order, group=groups, along_n=along_n_of[:, None]), places)
+    best = np.zeros(len(places), dtype=np.int64)
+    least = read[0]
+    for at in (1, 2, 3):
+        better = read[at] < least * (1 - 1e-12)
+        best, least = np.where(better, at, best), np.where(better, read[at], least)
+    return replace(order, group=groups[best, np.arange(len(best))], along_n=along_n_of[best])
 
 
-def _bytes_of(order: Order, places: Ints, waves: _Waves) -> Floats:
+def _bytes_of(order: Order, places: Ints) -> Floats:
     """Lines of A and B that the waves of a grid need: of up to nine waves, spread evenly over it."""
-    tiles = (order.tiles_m * order.tiles_n)[waves.of]
-    total = -(-tiles // places[waves.of])
-    taken = np.diff(np.append(waves.starts, len(waves.of)))[waves.of]
-    nth = np.arange(len(waves.of)) - waves.starts[waves.of]
-    first = (2 * nth + 1) * total // (2 * taken) * places[waves.of]
-    rows, cols = lines_read(order.take(waves.of), first, np.minimum(first + places[waves.of], tiles))
-    return np.add.reduceat((rows + cols).astype(float), waves.starts)
+    tiles = order.tiles_m * order.tiles_n
+    total = -(-tiles // places)
+    taken = np.minimum(total, 9)
+    nth = np.arange(int(taken.max(initial=1)))[:, None, None]
+    first = np.where(nth < taken, over((2 * nth + 1) * total, 2 * taken) * places, tiles)
+    rows, cols = lines_read(order, first, np.minimum(first + places, tiles))
+    found: Floats = (rows + cols).sum(axis=0)
+    return found

@@ -78,7 +78,7 @@ class Decode(Family):
     tail_us = 0.0  # of a block whose K ends within a step: loads that are not all in flight at once
 
     @abstractmethod
-    def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
+    def table(self, problem: Problem) -> _Table:
         """Its plans for a problem that it does not refuse."""
 
     @abstractmethod
@@ -108,8 +108,12 @@ class Decode(Family):
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """Every plan."""
-        found = _table(self.plans(problem))
-        return self._offered(found, problem, machine, np.full(len(found.plans), machine.dependent_launch))
+        every = self.table(problem)
+        (rows,), dependent = machine.launches(list(range(len(every.plans))))
+        found = _Table(
+            tuple(every.plans[row] for row in rows), {name: each[rows] for name, each in every.columns.items()}
+        )
+        return self._offered(found, problem, machine, dependent)
 
     def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
         """An offer of one plan, as it is."""
@@ -191,7 +195,7 @@ class Decode(Family):
             return candidate(problem, shape, plan=plan, terms_us=terms, predicted_us=predicted)
 
         # Of the same time the plan whose warps have the longer run of K, then the fewer warps.
-        ties = np.stack([wk, t["threads"], -t["rows"], np.arange(len(bm))], axis=1)
+        ties = np.stack([~dependent, wk, t["threads"], -t["rows"], np.arange(len(bm))], axis=1)
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)
 
@@ -211,14 +215,14 @@ def _roomiest(plan: P, most: int, family: Decode) -> Iterator[P]:
 
 
 @lru_cache(maxsize=64)
-def _gemv_plans(dtype: DType, tokens: int, a: Layout, b: Layout, aligned: bool) -> tuple[GemvPlan, ...]:
+def _gemv_table(dtype: DType, tokens: int, a: Layout, b: Layout, aligned: bool) -> _Table:
     """A plan of each shape of warps and loads that fits, as many blocks an SM as have room."""
     found: list[GemvPlan] = []
     for (rw, un), (wk, wr) in product(_ROWS_AND_LOADS, _WARPS):
         with suppress(UsageError):
             plan = GemvPlan(dtype, aligned=aligned, a_layout=a, b_layout=b, bm=tokens, rw=rw, un=un, wk=wk, wr=wr)
             found += _roomiest(plan, 8, GEMV)
-    return tuple(found)
+    return _table(found)
 
 
 class Gemv(Decode):
@@ -233,9 +237,9 @@ class Gemv(Decode):
     tail_us = 1.2
     same = 1.8  # blocks ask for the same tokens
 
-    def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
+    def table(self, problem: Problem) -> _Table:
         """With a row of the tile for each token."""
-        return _gemv_plans(problem.dtype, problem.m, problem.a_layout, problem.b_layout, problem.aligned)
+        return _gemv_table(problem.dtype, problem.m, problem.a_layout, problem.b_layout, problem.aligned)
 
     def spare(self, plan: DecodePlan) -> int:
         """With what each token takes."""
@@ -260,7 +264,7 @@ class Gemv(Decode):
 
 
 @lru_cache(maxsize=64)
-def _mma_plans(dtype: DType, nt: int, a: Layout, b: Layout, aligned: bool) -> tuple[MmaPlan, ...]:
+def _mma_table(dtype: DType, nt: int, a: Layout, b: Layout, aligned: bool) -> _Table:
     found: list[MmaPlan] = []
     for rb, un, batches, wk, wr in product((1, 2), (1, 2, 4), (1, 2), (4, 8, 16), (1, 2)):
         with suppress(UsageError):
@@ -268,7 +272,7 @@ def _mma_plans(dtype: DType, nt: int, a: Layout, b: Layout, aligned: bool) -> tu
                 dtype, aligned=aligned, a_layout=a, b_layout=b, nt=nt, rb=rb, un=un, batches=batches, wk=wk, wr=wr
             )
             found += _roomiest(plan, 4, MMA)
-    return tuple(found)
+    return _table(found)
 
 
 class Mma(Decode):
@@ -282,10 +286,10 @@ class Mma(Decode):
     round_us = 1.0
     same = 0.8  # lines that lanes of a warp read in pieces
 
-    def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
+    def table(self, problem: Problem) -> _Table:
         """With as many blocks of 8 tokens as there are."""
         nt = 1 if problem.m <= 8 else 2
-        return _mma_plans(problem.dtype, nt, problem.a_layout, problem.b_layout, problem.aligned)
+        return _mma_table(problem.dtype, nt, problem.a_layout, problem.b_layout, problem.aligned)
 
     def spare(self, plan: DecodePlan) -> int:
         """With what each block of 16x8 beyond the first takes, and the order of loads where there is one batch."""

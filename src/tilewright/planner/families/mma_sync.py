@@ -136,6 +136,7 @@ class MmaSync(Family):
             store_bytes_per_clk=STORE_BYTES_PER_CLK,
             pj_per_flop=c.residual(self.name, "energy") * c.energy_pj_per_flop,
             most_mhz=c.burst_clock_mhz,
+            alike=1024 * t["bm"] + t["bn"],
         )
         estimate = Estimate(work, problem, machine)
 

@@ -91,7 +91,7 @@ class Simt(Family):
         """Its tiles, those of the branch as dependent launches where the machine has them."""
         found = plans(problem)
         if machine.dependent_launch:
-            found = [p.with_(dependent_launch=True) if isinstance(p, Simt32Plan) else p for p in found]
+            found = [*(p.with_(dependent_launch=True) for p in found if isinstance(p, Simt32Plan)), *found]
         return self._offered(found, problem, machine)
 
     def _offered(self, found: Sequence[AnyPlan], problem: Problem, machine: Machine) -> Offer:
@@ -128,14 +128,15 @@ class Simt(Family):
             pj_per_flop=c.energy_pj_per_flop,
             most_mhz=c.boost_clock_mhz,
         )
-        launch_us = np.where([p.dependent for p in found], 0.0, work.launch_us)
+        dependent = np.array([p.dependent for p in found])
+        launch_us = np.where(dependent, 0.0, work.launch_us)
         estimate = Estimate(replace(work, launch_us=launch_us), problem, machine)
 
         def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
             shape = _shape(found[index], machine.sms * shared_by[index])
             return candidate(problem, shape, plan=found[index], terms_us=terms, predicted_us=predicted)
 
-        ties = np.stack([-bm * bn, bm, np.arange(len(bm))], axis=1)
+        ties = np.stack([~dependent, -bm * bn, bm, np.arange(len(bm))], axis=1)
         useful = useful_share(work, problem)
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, nothing, SPREAD)

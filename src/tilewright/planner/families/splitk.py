@@ -15,7 +15,7 @@ from tilewright.plan_tensor import SWIZZLE_ROW
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.family import Offer, register
 from tilewright.planner.machine import Machine
-from tilewright.planner.parts import Cut, Cutting, Parts, base_plans
+from tilewright.planner.parts import Bases, Cut, Cutting, Parts, base_plans
 from tilewright.planner.raster import Ints
 from tilewright.problem import Layout, Problem
 
@@ -26,9 +26,9 @@ MOST_ROUNDS = 2  # of parts; with more, fewer parts do
 
 
 @lru_cache(maxsize=32)
-def _plans(dtype: DType, a: Layout, b: Layout) -> tuple[SplitKPlan, ...]:
+def _bases(dtype: DType, a: Layout, b: Layout) -> Bases:
     """One of each tile and cluster, along K too."""
-    return tuple(with_clusters(base_plans(SplitKPlan, dtype, a, b)))
+    return Bases(tuple(with_clusters(base_plans(SplitKPlan, dtype, a, b))))
 
 
 class SplitK(Parts):
@@ -44,33 +44,35 @@ class SplitK(Parts):
     same = 1.85
     round_us = 1.65
 
-    def uncut(self, dtype: DType, a: Layout, b: Layout) -> tuple[PartsPlan, ...]:
+    def uncut(self, dtype: DType, a: Layout, b: Layout) -> Bases:
         """One of each tile and cluster, along K too."""
-        return _plans(dtype, a, b)
+        return _bases(dtype, a, b)
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """The plans that leave a part its ``LEAST_BLOCKS`` K blocks; the fewest parts of each tile in any case."""
-        plans, counted = self.bases(problem, machine)
+        bases, counted = self.bases(problem, machine)
         blocks = max(1, -(-problem.k // SWIZZLE_ROW))
         rows, splits = [], []
-        for row, (plan, tiles) in enumerate(zip(plans, counted, strict=True)):
-            places = machine.places(plan.cluster)
-            shared = plan.along_k > 1
+        clusters, along_k = bases.columns["cluster"], bases.columns["along_k"].tolist()
+        at_once = machine.places_of(clusters).tolist()
+        for row, (tiles, places, along) in enumerate(zip(counted, at_once, along_k, strict=True)):
+            shared = along > 1
             if shared and min(problem.m, problem.n) <= FEW:
                 continue
             for each in CLUSTER_SPLITS if shared else SPLITS:
                 most = places if shared else MOST_ROUNDS * places
-                few = tiles * each <= most and each * plan.along_k * LEAST_BLOCKS <= blocks
+                few = tiles * each <= most and each * along * LEAST_BLOCKS <= blocks
                 if few or (each == SPLITS[0] and not shared):
                     rows.append(row)
                     splits.append(each)
+        (rows, splits), dependent = machine.launches(rows, splits)
         parts = np.minimum(np.array(splits), blocks)
 
         def finish(index: int, plan: PartsPlan, problem: Problem) -> PartsPlan:
             return plan.with_(splits=splits[index]).two_levels(problem)
 
         cut = _cut(parts, blocks)
-        offer = self.offered(plans, np.array(rows), cut, problem, machine, machine.dependent_launch, finish)
+        offer = self.offered(bases, np.array(rows), cut, problem, machine, dependent, finish)
         return _with_splits(offer, splits)
 
     def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:

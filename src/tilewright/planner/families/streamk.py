@@ -28,15 +28,16 @@ class StreamK(Parts):
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """Both ways to cut each tile and cluster, the second where there is a full wave."""
-        plans, counted = self.bases(problem, machine)
-        full = [tiles > machine.places(plan.cluster) for plan, tiles in zip(plans, counted, strict=True)]
+        bases, counted = self.bases(problem, machine)
+        full = (np.array(counted) > machine.places_of(bases.columns["cluster"])).tolist()
         two = [(row, two) for row, more in enumerate(full) for two in ((False, True) if more else (False,))]
+        (two,), dependent = machine.launches(two)
         rows, two_tiles = np.array([row for row, _ in two]), np.array([each for _, each in two])
 
         def finish(index: int, plan: PartsPlan, problem: Problem) -> PartsPlan:
             return plan.with_(two_tiles=bool(two_tiles[index])).two_levels(problem)
 
-        return self.offered(plans, rows, _cut(two_tiles, problem), problem, machine, machine.dependent_launch, finish)
+        return self.offered(bases, rows, _cut(two_tiles, problem), problem, machine, dependent, finish)
 
     def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
         """An offer of one plan, as it is."""

@@ -17,7 +17,6 @@ from tilewright.plan_swapab import CLUSTERS, MOST_TOKENS, WEIGHT_ROWS, SwapAbPla
 from tilewright.plan_tensor import SHARED_LIMIT, SWIZZLE_ROW
 from tilewright.planner import constraints
 from tilewright.planner import stream_constraints as limits
-from tilewright.planner.calibration import Calibration
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.facts import Shape, candidate
 from tilewright.planner.family import Family, Offer, register
@@ -97,11 +96,6 @@ def _table(plans: Sequence[SwapAbPlan], per_sm: Sequence[int], refused: tuple[Ki
     return _Table(tuple(plans), columns_of(each), refused)
 
 
-@lru_cache(maxsize=8)
-def _wgmma_clk(tokens: tuple[int, ...], calibration: Calibration) -> Floats:
-    return np.array([calibration.wgmma_clocks(each) for each in tokens])
-
-
 class SwapAb(Family):
     """Every tile of tokens and weights, with a full ring, or half of one and two blocks an SM."""
 
@@ -137,14 +131,10 @@ class SwapAb(Family):
         """Every legal kind."""
         whole = table(problem.dtype, problem.a_layout, problem.b_layout, problem.aligned)
         fits = whole.columns["split"] <= machine.sms
-        chosen = np.flatnonzero(fits)
+        (chosen,), dependent = machine.launches(np.flatnonzero(fits).tolist())
         t = {name: values[chosen] for name, values in whole.columns.items()}
-        found = _Table(tuple(whole.plans[at] for at in chosen.tolist()), t, whole.refused)
-        places = np.ones_like(t["split"])
-        for size in np.unique(t["split"]).tolist():
-            places[t["split"] == size] = machine.places(size)
-        dependent = np.full(len(chosen), machine.dependent_launch)
-        return self._offered(found, places * t["per_sm"], problem, machine, dependent)
+        found = _Table(tuple(whole.plans[at] for at in chosen), t, whole.refused)
+        return self._offered(found, machine.places_of(t["split"]) * t["per_sm"], problem, machine, dependent)
 
     def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
         """The ring, what is in flight, the SMs that have work, tokens and how often they are read."""
@@ -189,7 +179,7 @@ class SwapAb(Family):
         weights = problem.n / across * depth * itemsize
         tokens = problem.m / down * depth * itemsize
         groups = bn / WEIGHT_ROWS
-        tensor = slices * 4 * groups * _wgmma_clk(tuple(bm.tolist()), c)
+        tensor = slices * 4 * groups * c.wgmma_clocks_of(bm)
         reads = slices * 4 * groups * (64 + bm) * 16 * itemsize / port
         fills = (weights + tokens) / port
         # Fragments of 8 tokens by 16 weights: some blocks may add up one more than others.
@@ -245,7 +235,7 @@ class SwapAb(Family):
             )
 
         # Of the same time the smaller cluster, then one block an SM, the smaller tile, the deeper stage.
-        ties = np.stack([split, t["per_sm"], bn, bm, -bk], axis=1)
+        ties = np.stack([~dependent, split, t["per_sm"], bn, bm, -bk], axis=1)
         rejected = LazySequence(
             len(found.refused), lambda index: _rejected(problem, found.refused[index], machine, None)
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -17,11 +18,10 @@ from tilewright.plan_base import Plan
 from tilewright.plan_space import CLUSTER_SHAPES, MOST_STAGES, TEAMS, TILES
 from tilewright.plan_tensor import FIRST, LAST, LONGEST_BOX, SHARED_LIMIT, SWIZZLE_ROW, TMA, TensorPlan
 from tilewright.planner import constraints
-from tilewright.planner.calibration import Calibration
 from tilewright.planner.candidate import Candidate, Predicted, Raster
 from tilewright.planner.facts import Shape, candidate
 from tilewright.planner.family import Family, Offer, register
-from tilewright.planner.lazy import LazySequence
+from tilewright.planner.lazy import LazySequence, chained
 from tilewright.planner.machine import Machine
 from tilewright.planner.one_tile import one_tile_work
 from tilewright.planner.persistent import (
@@ -151,15 +151,12 @@ def table(dtype: DType, a: Layout, b: Layout, wide_c: bool = False) -> _Table:
         ("slabs", [each.slabs for each in spent]),
     ):
         arrays[name] = np.array(values, dtype=np.int64)
+    clusters = [(bm * m, bn * n, m * n) for bm, bn, _, (m, n), _ in kinds]
+    numbers = {each: number for number, each in enumerate(dict.fromkeys(clusters))}
+    arrays["alike"] = np.array([numbers[each] for each in clusters], dtype=np.int64)  # whose order can only be the same
     whole = {kind[:-1] for kind in kinds if not kind[-1]}
     arrays["twin"] = np.array([kind[-1] and kind[:-1] in whole for kind in kinds], dtype=np.int64)  # without half tiles
     return _Table(tuple(kinds), spent, tuple(plans), arrays, tuple(refused))
-
-
-@lru_cache
-def _wgmma_clk(dtype: DType, a: Layout, b: Layout, calibration: Calibration) -> Floats:
-    """Clocks of one m64nNk16 for each legal kind."""
-    return np.array([calibration.wgmma_clocks(bn) for bn in table(dtype, a, b).columns["bn"].tolist()])
 
 
 class Wgmma(Family):
@@ -223,9 +220,7 @@ class Wgmma(Family):
         t = found.columns
         cluster = t["cluster_m"] * t["cluster_n"]
         fits = cluster <= machine.sms
-        places = np.ones_like(cluster)
-        for size in np.unique(cluster[fits]).tolist():
-            places[cluster == size] = machine.places(size)
+        places = machine.places_of(np.where(fits, cluster, 1))
         tiles = -(-problem.m // (t["bm"] * t["cluster_m"])) * -(-problem.n // (t["bn"] * t["cluster_n"]))
         over = 2 * (tiles - (-(-tiles // places) - 1) * places) > places
         uncut = fits & (t["twin"] == 1) & over  # the same as its twin: one of two equals is enough
@@ -234,10 +229,12 @@ class Wgmma(Family):
         places, cluster = places[chosen], cluster[chosen]
         rows, cols = t["bm"] * t["cluster_m"], t["bn"] * t["cluster_n"]
         one = np.ones_like(rows)
-        order = least_bytes_raster(Order(problem.m, problem.n, rows, cols, one, one < 0), places)
-        wgmma = _wgmma_clk(problem.dtype, problem.a_layout, problem.b_layout, machine.calibration)[chosen]
-        alternates = k_should_alternate(problem, machine, order, places)
-        work = persistent_work(problem, machine, t, order, places, wgmma, alternates)
+        _, at, alike = np.unique(t["alike"], return_index=True, return_inverse=True)
+        orders = Order(problem.m, problem.n, rows[at], cols[at], one[at], one[at] < 0)
+        orders = least_bytes_raster(orders, places[at])
+        order, alternates = orders.take(alike), k_should_alternate(problem, machine, orders, places[at])[alike]
+        wgmma = machine.calibration.wgmma_clocks_of(t["bn"])
+        work = persistent_work(problem, machine, t, order, places, wgmma, alternates, alike)
         estimate = Estimate(work, problem, machine)
 
         def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
@@ -259,11 +256,18 @@ class Wgmma(Family):
         ties = np.stack([cluster, t["pingpong"], t["half"], traffic, t["bm"], t["bn"], t["consumers"], rows], axis=1)
         useful = useful_share(work, problem)
         whole = "the last wave is more than half full, so that no tile is cut: it is the kernel without half tiles"
-        unfit: list[tuple[Kind, str | None]] = [(kind, None) for kind in found.refused]
-        unfit += [(found.kinds[at], None) for at in np.flatnonzero(~fits).tolist()]
-        unfit += [(found.kinds[at], whole) for at in np.flatnonzero(uncut).tolist()]
-        rejected = LazySequence(
-            len(unfit), lambda index: _rejected(problem, unfit[index][0], machine.sms, unfit[index][1])
+
+        def listed(kinds: Sequence[Kind], which: Ints, reason: str | None = None) -> LazySequence[Candidate]:
+            return LazySequence(
+                len(which), lambda index: _rejected(problem, kinds[int(which[index])], machine.sms, reason)
+            )
+
+        rejected = chained(
+            [
+                listed(found.refused, np.arange(len(found.refused))),
+                listed(found.kinds, np.flatnonzero(~fits)),
+                listed(found.kinds, np.flatnonzero(uncut), whole),
+            ]
         )
         return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, rejected, SPREAD)
 
