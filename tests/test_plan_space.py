@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -62,27 +63,32 @@ def test_every_kind_is_there_once(number: int) -> None:
         assert {(p.cluster_m, p.cluster_n) for p in plans} == {(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)}
 
 
-def test_a_legal_combination_is_of_a_kind_that_is_there() -> None:
-    rng, found = random.Random(0), 0
+def test_what_a_plan_may_have_is_of_a_kind_that_is_there() -> None:
+    """Whatever its tile, team, registers and cluster are: none is legal but those that are checked and planned with."""
+    rng = random.Random(0)
     kinds = {kind(plan) for plan in legal_plans(MAIN)}
+    found: Counter[str] = Counter()
     layouts: tuple[Layout, Layout] = ("row", "column")
-    for _ in range(6000):
-        few, many = rng.choice(((40, 248), (40, 232), (56, 152)))
-        m, n = rng.choice(((1, 1), (2, 1), (1, 2), (2, 2), (4, 1)))
-        values = {name: rng.choice(choices) for name, choices in VALUES.items()}
-        switches: dict[str, Any] = {name: rng.random() < 0.3 for name in ("pingpong", "half_tail")}
+    for _ in range(20_000):
+        consumers = rng.randint(1, 4)
+        pingpong = consumers == 2 and rng.random() < 0.5
+        few, many = rng.choice(((40, 248), (40, 232), (56, 152), (8 * rng.randint(3, 10), 8 * rng.randint(12, 32))))
+        m, n = rng.choice(((1, 1), (2, 1), (rng.randint(1, 8), rng.randint(1, 8))))
+        values = {name: rng.choice(choices[:2]) for name, choices in VALUES.items()}
         try:
             plan = TensorPlan(
-                MAIN, rng.choice((BF16, FP16)), rng.choice((64, 128, 192, 256, 384)), 16 * rng.randint(1, 16), 64,
-                a_layout=rng.choice(layouts), b_layout=rng.choice(layouts), consumers=rng.randint(1, 3),
-                stages=rng.randint(2, 8), producer_registers=few, consumer_registers=many, cluster_m=m, cluster_n=n,
-                blocks=132 // (m * n) * m * n, **switches, **values,
+                MAIN, rng.choice((BF16, FP16)), 64 * rng.randint(1, 13), 16 * rng.randint(1, 18), 64,
+                a_layout=rng.choice(layouts), b_layout=rng.choice(layouts), consumers=consumers, pingpong=pingpong,
+                half_tail=rng.random() < 0.3, stages=rng.randint(2, 4), producer_registers=few,
+                consumer_registers=many, cluster_m=m, cluster_n=n, blocks=m * n, **values,
             )  # fmt: skip
-        except UsageError:
+        except UsageError as error:
+            found[re.sub(r"[0-9].*", "", str(error).removeprefix("rung 11: "))] += 1
             continue
-        found += 1
+        found["legal"] += 1
         assert kind(plan) in kinds, plan_name(plan)
-    assert found > 50
+    assert found["legal"] > 100
+    assert min(found[each] for each in ("bm is ", "bn is ", "the cluster is ", "consumers is ")) > 100, found
 
 
 def test_every_tile_has_every_value_and_every_two_values_meet() -> None:

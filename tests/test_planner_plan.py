@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -132,16 +133,26 @@ def test_another_process_answers_the_same() -> None:
     assert len(answers) == 1
 
 
-def test_planning_all_candidates_is_a_matter_of_milliseconds() -> None:
-    """benchmarks/planner.py has the numbers; here ten times its limits, for a busy machine."""
-    tilewright.plan(1024, 1024, 1024, gpu="h200", layout="rc")  # the static part
-    start = time.perf_counter()
-    tilewright.plan(4096, 4096, 4096, gpu="h200", layout="rc", sms=131)
-    assert time.perf_counter() - start < 0.2
-    start = time.perf_counter()
-    for _ in range(1000):
-        tilewright.plan(4096, 4096, 4096, gpu="h200", layout="rc", sms=131)
-    assert (time.perf_counter() - start) / 1000 < 100e-6
+@pytest.mark.parametrize("shape", [(8192, 8192, 8192), (256, 28672, 4096), (1, 128256, 4096)], ids=str)
+def test_planning_all_candidates_takes_20_ms_and_10_us_when_known(shape: tuple[int, int, int]) -> None:
+    """Of the shapes that take longest. The thread's own time, the best of a few, as the machine may be busy."""
+
+    def ask(sms: int) -> Planning:
+        return tilewright.plan(*shape, gpu="h200", layout="rc", sms=sms, pdl=True)
+
+    ask(132)  # with it what a dtype and two layouts need once a process
+    assert best_of(lambda turn: ask(131 - turn)) < 20e-3
+    assert best_of(lambda _: [ask(132) for _ in range(1000)]) / 1000 < 10e-6
+
+
+def best_of(work: Callable[[int], object], turns: int = 8) -> float:
+    """Seconds of the thread, the least of a few times."""
+    took = []
+    for turn in range(turns):
+        start = time.thread_time()
+        work(turn)
+        took.append(time.thread_time() - start)
+    return min(took)
 
 
 FAMILIES = ["decode_gemv", "decode_mma", "mma_sync", "simt", "splitk", "streamk", "swapab", "wgmma"]

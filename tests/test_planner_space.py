@@ -16,7 +16,8 @@ import tilewright
 from tilewright.dtypes import BF16, FP16, DType
 from tilewright.errors import UsageError
 from tilewright.gpu import clusters_that_fit, get_gpu
-from tilewright.plan_space import CLUSTER_SHAPES, MOST_STAGES, TEAMS, TILES, legal_plans
+from tilewright.plan_grid import CLUSTER_SHAPES
+from tilewright.plan_space import MOST_STAGES, TEAMS, TILES, legal_plans
 from tilewright.plan_tensor import SHARED_LIMIT, TensorPlan
 from tilewright.planner.candidate import Candidate
 from tilewright.planner.families.wgmma import COVER_CLK, MOST_SLABS
@@ -61,6 +62,16 @@ def test_every_legal_kind_is_a_candidate(dtype: DType, layout: str) -> None:
     assert lone
     cuts = [2 * (each.tiles - (each.waves - 1) * 132) <= 132 for each in lone]
     assert all(cut or each.tile[0] == 384 for cut, each in zip(cuts, lone, strict=True))  # whole, no TMA box is so long
+
+
+def test_every_legal_kind_of_rung_5_is_a_candidate() -> None:
+    ranked = tilewright.plan(4096, 4096, 4096, layout="rc", gpu="h200").ranked
+    found = [each.plan for each in ranked if each.family == "mma_sync"]
+    legal = [p for p in legal_plans(5) if (p.dtype, p.a_layout, p.b_layout) == (BF16, "row", "column")]
+    names = ("bm", "bn", "warps_m", "warps_n")
+    kinds = [tuple(getattr(plan, name) for name in names) for plan in found]
+    assert len(set(kinds)) == len(kinds) > 50
+    assert set(kinds) == {tuple(getattr(plan, name) for name in names) for plan in legal}
 
 
 def test_what_is_no_candidate_is_rejected_with_the_sentence_of_the_plan() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 from tilewright.dtypes import DType, dtype
@@ -249,12 +250,20 @@ class Plan(ABC):
 
 def mistyped(plan: Plan) -> Iterator[str]:
     """Values that the header could not hold: it has C++'s int and bool."""
-    for each in fields(plan):
-        value = getattr(plan, each.name) if each.init else 0
-        if each.type == "bool" and not isinstance(value, bool):
-            yield f"{each.name} is {value!r}; True and False are possible"
-        if each.type == "int" and (type(value) is not int or abs(value) >= 2**31):
-            yield f"{each.name} is {value!r}; it must be an int of 32 bits"
+    for name, kind in _header_fields(type(plan)):
+        value = getattr(plan, name)
+        if type(value) is not kind:
+            possible = "True and False are possible" if kind is bool else "it must be an int of 32 bits"
+            yield f"{name} is {value!r}; {possible}"
+        elif abs(value) >= 2**31:
+            yield f"{name} is {value!r}; it must be an int of 32 bits"
+
+
+@cache
+def _header_fields(plan_kind: type[Plan]) -> tuple[tuple[str, Any], ...]:
+    """Names and types of what a plan is given that the header has."""
+    types = {"bool": bool, "int": int}
+    return tuple((each.name, types[str(each.type)]) for each in fields(plan_kind) if each.init and each.type in types)
 
 
 def _kind_of(values: Any) -> tuple[type[Plan], Mapping[str, Any]]:

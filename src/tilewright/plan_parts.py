@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tilewright import derive_tensor, roofline
@@ -93,7 +94,7 @@ class PartsPlan(BranchPlan):
         """The same without clusters."""
         return self.with_(cluster_m=1, cluster_n=1)
 
-    @property
+    @cached_property
     def core(self) -> TensorPlan:
         """Rung 11's plan with the same tile. Raises ``UsageError`` where there is none."""
         return TensorPlan(

@@ -6,7 +6,7 @@ The space of a rung is the product of these values, less what ``TensorPlan`` ref
 - tile: 64, 128, 192, 256 or 384 rows by 16, 32, 48, ..., 256 columns;
 - who multiplies: 1, 2 or 3 warpgroups on one tile, or 2 in ping-pong, with 248, 232 or 152 registers a thread and 40,
   40 or 56 for those that load (rung 5: seven ways to lay warps over the tile);
-- cluster: 1x1, 2x1, 1x2, 2x2, 4x1; half tail: no, yes;
+- cluster: 1x1, 2x1, 1x2, 2x2, 4x1; half tail: no, yes (``plan_grid`` says why no others);
 - epilogue: slabs of 16, 32 or 64 columns, 1 to 4 of them for each consumer;
 - stages: as many as then fit into shared memory, though at most 8, or one or two fewer;
 - super-rows of 1, 2, 3 or 8 cluster tiles, along M or along N;
@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 from tilewright.dtypes import BF16, FP16
 from tilewright.errors import UsageError
+from tilewright.plan_grid import CLUSTER_SHAPES, TILE_ROWS, WARPS, WIDEST
 from tilewright.plan_tensor import CLUSTERS, FIRST, LAST, PERSISTENT, SHARED_LIMIT, SMS, SPECIALISED, TensorPlan
 
 MOST_STAGES = 8
@@ -37,11 +38,9 @@ MOST_STAGES = 8
 _Changes = Mapping[str, Any]
 _Value = TypeVar("_Value")
 _LAYOUTS = tuple(product(("row", "column"), repeat=2))
-TILES = tuple(product((64, 128, 192, 256, 384), range(16, 257, 16)))
-WARPS = ((1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (1, 8), (4, 4))
+TILES = tuple(product(TILE_ROWS, range(16, WIDEST + 1, 16)))
 # Warpgroups that multiply, whether they take turns, and the registers of the loading threads and of theirs.
 TEAMS = ((1, False, 40, 248), (2, False, 40, 232), (3, False, 56, 152), (2, True, 40, 232))
-CLUSTER_SHAPES = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
 
 
 @cache

@@ -15,7 +15,8 @@ from tilewright import roofline, roofline_tensor
 from tilewright.errors import UsageError
 from tilewright.plan_base import LARGEST_GRID, Dim3, TensorBox
 from tilewright.plan_branch import BranchPlan
-from tilewright.plan_tensor import LONGEST_BOX, SHARED_LIMIT, SMS, SWIZZLE_ROW
+from tilewright.plan_grid import LONGEST_BOX
+from tilewright.plan_tensor import SHARED_LIMIT, SMS, SWIZZLE_ROW
 from tilewright.problem import Layout, Problem
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import UsageError
 from tilewright.gpu import get_gpu
 from tilewright.plan_base import COUNTED_DEPTH, Dim3, Plan, TensorBox, mistyped
+from tilewright.plan_grid import WARPS, about_boxes, about_grid, about_size, can_be_halved
 from tilewright.plan_registers import REGISTER_FILE, about_registers
 from tilewright.problem import Layout, Problem
 
@@ -21,7 +22,6 @@ _GPU = get_gpu("h200")  # or h100: what bounds a plan is the architecture's
 SHARED_LIMIT = _GPU.shared_bytes_per_block
 SMS = _GPU.sm_count  # the most blocks of a persistent grid
 SWIZZLE_ROW = 64  # 16-bit elements of a 128-byte row, the widest that TMA swizzles and wgmma reads
-LONGEST_BOX = 256  # CUDA Driver API, cuTensorMapEncodeTiled: boxDim
 LARGEST_PITCH = 2**40  # the same: globalStrides, in bytes
 LARGEST_CLUSTER = 8  # what every GPU of the architecture can place
 
@@ -309,12 +309,11 @@ def _complaints(plan: TensorPlan) -> Iterator[str]:
         yield f"stages is {plan.stages}; one is read while another is filled{also}: {least} are the least"
     yield from _about_the_tile(plan)
     if plan.rung >= PERSISTENT:
-        yield from _about_the_grid(plan)
+        yield from about_grid(plan)
+    if plan.rung >= TMA:
+        yield from about_boxes(plan.operand_lines, (plan.cluster_m, plan.cluster_n))
     if plan.rung == LAST:
         yield from _about_the_epilogue(plan)
-    for operand, lines in ((each.operand.upper(), each.box[1]) for each in plan.tensor_boxes):
-        if lines > LONGEST_BOX:
-            yield f"a TMA box of {operand} has {lines} lines; at most {LONGEST_BOX} are possible"
     yield from about_registers(plan, loads_apart=plan.rung >= SPECIALISED)
     if plan.shared_bytes > SHARED_LIMIT:
         yield f"shared memory is {plan.shared_bytes} bytes with {plan.stages} stages; a block has {SHARED_LIMIT}"
@@ -323,8 +322,9 @@ def _complaints(plan: TensorPlan) -> Iterator[str]:
 def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
     bm, bn = plan.bm, plan.bn
     if plan.rung == FIRST:
-        if plan.warps_m < 1 or plan.warps_n < 1 or plan.threads > 1024:
-            yield f"{plan.warps_m}x{plan.warps_n} warps; a block has 1 to 32"
+        if (plan.warps_m, plan.warps_n) not in WARPS:
+            yield f"{plan.warps_m}x{plan.warps_n} warps; {', '.join(f'{m}x{n}' for m, n in WARPS)} are possible"
+            return
         step_m, step_n, unit = 16 * plan.warps_m, 16 * plan.warps_n, f"{plan.warps_m}x{plan.warps_n} warps of 16x16"
     else:
         if plan.warps_m or plan.warps_n:
@@ -337,10 +337,7 @@ def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
         yield f"the tile is {bm}x{bn}; it must be a multiple of {step_m}x{step_n} ({unit})"
     if plan.rung < TMA:
         yield from _about_copies(plan)
-    if plan.rung != FIRST and bn > 256:
-        yield f"bn is {bn}; one wgmma has at most 256 columns"
-    if plan.a_layout == "column" and bm % SWIZZLE_ROW:
-        yield f"bm is {bm}; column-major A lies in slabs of {SWIZZLE_ROW} rows, of which it must be a multiple"
+    yield from about_size(plan)
     if plan.b_layout == "row" and (bn % SWIZZLE_ROW or plan.columns % SWIZZLE_ROW):
         of = ", half of it" if plan.paired else ""
         yield f"bn is {bn}; row-major B lies in slabs of {SWIZZLE_ROW} columns, of which it must be a multiple{of}"
@@ -349,30 +346,12 @@ def _about_the_tile(plan: TensorPlan) -> Iterator[str]:
 def _about_copies(plan: TensorPlan) -> Iterator[str]:
     """Of the rungs whose threads copy A and B, 16 bytes each and so 8 of them a line of 128."""
     at_once = plan.threads // 8
-    # A thread's lines must have one place in the swizzle, and in MN-major slabs one depth as well.
-    if at_once % 8:
-        yield f"{plan.threads} threads copy {at_once} lines at a time; it must be a multiple of 8, the swizzle's period"
+    # A thread's lines must have one place in the swizzle, as with a multiple of 8 at a time they have, and in MN-major
+    # slabs one depth as well.
     slabs = plan.a_layout == "column" or plan.b_layout == "row"
     if plan.bm % at_once or plan.bn % at_once or (slabs and plan.bk % at_once):
         also = f", in slabs of {plan.bk}" if slabs else ""
         yield f"the tile is {plan.bm}x{plan.bn}; {plan.threads} threads copy {at_once} lines of A or B at a time{also}"
-
-
-def _about_the_grid(plan: TensorPlan) -> Iterator[str]:
-    m, n = plan.cluster_m, plan.cluster_n
-    if m < 1 or n < 1 or m * n > LARGEST_CLUSTER:
-        yield f"the cluster is {m}x{n}; it has 1 to {LARGEST_CLUSTER} blocks"
-    if plan.group < 1:
-        yield f"group is {plan.group}; a super-row has at least 1 cluster tile"
-    if plan.blocks < m * n or plan.blocks % (m * n):
-        yield f"blocks is {plan.blocks}; it must be a multiple of the {m * n} blocks of a cluster, and not 0"
-    a_lines, b_lines = plan.operand_lines
-    for operand, lines, parts, name in (("A", a_lines, n, "cluster_n"), ("B", b_lines, m, "cluster_m")):
-        if lines % (8 * parts):
-            yield (
-                f"{name} is {parts}; it cuts {lines} lines of {operand}'s tile, which must give whole multiples of 8 "
-                "(the period of the swizzle)"
-            )
 
 
 def _about_the_epilogue(plan: TensorPlan) -> Iterator[str]:
@@ -380,7 +359,7 @@ def _about_the_epilogue(plan: TensorPlan) -> Iterator[str]:
         yield "aligned is False; it stores C by TMA, which writes rows that start on 16-byte boundaries"
     if plan.pingpong and plan.consumers != 2:
         yield f"consumers is {plan.consumers}; 2 take turns in ping-pong"
-    if plan.half_tail and (plan.pingpong or plan.bm != 128 * plan.consumers):
+    if plan.half_tail and not can_be_halved(plan.bm, plan.consumers, plan.pingpong):
         yield (
             f"half_tail cuts cooperative tiles of 128 rows a consumer in two; this is {plan.bm}x{plan.bn} for "
             f"{plan.consumers}{' in ping-pong' if plan.pingpong else ''}"

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from tilewright import roofline
 from tilewright.dtypes import FP32
 from tilewright.errors import UsageError
@@ -21,8 +19,6 @@ from tilewright.planner.family import families, family_of, priced
 from tilewright.planner.judgement import Finding
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Planning
-from tilewright.planner.raster import Order
-from tilewright.planner.terms import least_bytes_raster
 from tilewright.problem import Problem
 from tilewright.roofline_tensor import WARPGROUP_ROWS
 
@@ -108,8 +104,8 @@ def choose(
     """The choice with what was left open filled in, and its kernel with a time, None where there is none.
 
     What is left open is the planner's own: of its candidates with this tile and cluster the fastest. Where it has none,
-    it is two warpgroups, one for fewer than 128 rows, with as many stages as fit beside the least epilogue. Such a tile
-    may have a kernel all the same: the planner's space has not every multiple of 64 rows.
+    it is two warpgroups, one for fewer than 128 rows, with as many stages as fit beside the least epilogue. No kernel
+    has such a tile: the planner's candidates are all that are legal.
     """
     refused = _refused(planning.problem) is not None
     for rank, own in enumerate(planning.ranked):
@@ -141,20 +137,8 @@ def choose(
     for columns, slabs in _SLABS:
         asked = replace(asked, stages=stages, columns=columns, slabs=slabs)
         if asked.refusal is None:
-            return asked, _priced(planning, asked) if planning.ranked else None
+            break  # a C without elements has no candidate, and so no time
     return asked, None
-
-
-def _priced(planning: Planning, choice: Choice) -> Candidate:
-    """A kernel outside the planner's space, its tiles in the order that reads least."""
-    plan = choice.plan()
-    rows, cols, places = (
-        np.array([each]) for each in (plan.cluster_m * plan.bm, plan.cluster_n * plan.bn, choice.places)
-    )
-    any_order = Order(choice.problem.m, choice.problem.n, rows, cols, np.ones_like(rows), rows < 0)
-    order = least_bytes_raster(any_order, places)
-    plan = plan.with_(group=int(order.group[0]), along_n=bool(order.along_n[0]))
-    return priced(plan, choice.problem, choice.machine, planning.clock)
 
 
 def _with_stages(planning: Planning, machine: Machine, own: Candidate, stages: int) -> Candidate | None:

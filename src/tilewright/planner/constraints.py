@@ -13,11 +13,11 @@ from functools import lru_cache
 from tilewright import roofline, roofline_tensor
 from tilewright.errors import UsageError
 from tilewright.gpu import GpuSpec, clusters_that_fit
+from tilewright.plan_grid import LONGEST_BOX
 from tilewright.plan_registers import SPARE_REGISTERS
 from tilewright.plan_tensor import (
     LARGEST_CLUSTER,
     LARGEST_PITCH,
-    LONGEST_BOX,
     operand_lines,
 )
 from tilewright.planner.judgement import Finding

@@ -13,7 +13,8 @@ from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.gpu import GpuSpec
 from tilewright.plan_base import Plan
-from tilewright.plan_space import TILES, WARPS
+from tilewright.plan_grid import WARPS
+from tilewright.plan_space import TILES
 from tilewright.plan_tensor import FIRST, SHARED_LIMIT, SWIZZLE_ROW, TensorPlan
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.facts import Shape, candidate

@@ -76,12 +76,12 @@ class _Table:
 @lru_cache(maxsize=32)
 def table(dtype: DType, a: Layout, b: Layout, aligned: bool) -> _Table:
     """Every kind once."""
-    kinds, plans = [], []
+    plans: dict[Kind, SwapAbPlan] = {}
     for kind in KINDS:
         with suppress(UsageError):
-            plans.append(kind_plan(kind, dtype, a, b, aligned))
-            kinds.append(kind)
-    return _table(plans, [kind[-1] for kind in kinds], tuple(kind for kind in KINDS if kind not in set(kinds)))
+            plans[kind] = kind_plan(kind, dtype, a, b, aligned)
+    refused = tuple(kind for kind in KINDS if kind not in plans)
+    return _table(list(plans.values()), [kind[-1] for kind in plans], refused)
 
 
 def _table(plans: Sequence[SwapAbPlan], per_sm: Sequence[int], refused: tuple[Kind, ...] = ()) -> _Table:

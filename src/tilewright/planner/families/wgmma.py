@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -15,8 +16,9 @@ from tilewright.derive_tensor import COPY_BYTES
 from tilewright.dtypes import FP32, DType
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
-from tilewright.plan_space import CLUSTER_SHAPES, MOST_STAGES, TEAMS, TILES
-from tilewright.plan_tensor import FIRST, LAST, LONGEST_BOX, SHARED_LIMIT, SWIZZLE_ROW, TMA, TensorPlan
+from tilewright.plan_grid import CLUSTER_SHAPES, LONGEST_BOX, about_boxes, can_be_halved
+from tilewright.plan_space import MOST_STAGES, TEAMS, TILES
+from tilewright.plan_tensor import FIRST, LAST, SHARED_LIMIT, SWIZZLE_ROW, TMA, TensorPlan, operand_lines
 from tilewright.planner import constraints
 from tilewright.planner.candidate import Candidate, Predicted, Raster
 from tilewright.planner.facts import Shape, candidate
@@ -31,7 +33,7 @@ from tilewright.planner.persistent import (
     k_should_alternate,
     persistent_work,
 )
-from tilewright.planner.raster import Floats, Ints, Order
+from tilewright.planner.raster import Floats, Ints, Order, columns_of
 from tilewright.planner.terms import Estimate, Work, least_bytes_raster, useful_share
 from tilewright.problem import Layout, Problem
 
@@ -58,8 +60,8 @@ class _Buffers:
     slabs: int
 
 
-def buffers(plan: TensorPlan, wgmma_clk: float | None = None) -> _Buffers:
-    """Stages and slabs of a kind of plan, by rule; ``plan`` has the least of both.
+def buffers(plan: TensorPlan, alone: bool) -> _Buffers:
+    """Stages and slabs of a kind of plan, by rule; ``plan`` has the least of both. ``alone``: without a cluster.
 
     As many stages as fit beside two slabs a consumer (one is filled while the other drains), though at most
     ``MOST_STAGES``. A slab is as wide as divides BN and costs no stage: 64 columns or 32, 16 only where nothing else
@@ -86,7 +88,7 @@ def buffers(plan: TensorPlan, wgmma_clk: float | None = None) -> _Buffers:
     stages, _, slabs, columns = max(wide or two or options)
     whole = min(team_blocks * (plan.bn // columns), MOST_SLABS)
     fewer = min(fit(columns, whole), stages)
-    if plan.cluster == 1 and fewer == stages - 1 and (fewer - 1) * step_clk >= COVER_CLK:
+    if alone and fewer == stages - 1 and (fewer - 1) * step_clk >= COVER_CLK:
         stages = fewer
     slabs = max(slabs, min(whole, (SHARED_LIMIT - stages * stage) // slab_bytes(columns)))
     return _Buffers(stages, fit(columns, slabs), columns, slabs)
@@ -116,7 +118,6 @@ class _Table:
 
     kinds: tuple[Kind, ...]
     buffers: tuple[_Buffers, ...]
-    plans: tuple[TensorPlan, ...]
     columns: dict[str, Ints]
     refused: tuple[Kind, ...]
 
@@ -125,38 +126,48 @@ class _Table:
 def table(dtype: DType, a: Layout, b: Layout, wide_c: bool = False) -> _Table:
     """Every kind once; ``wide_c`` says that C is of fp32.
 
-    What ``TensorPlan`` refuses as a lone block it refuses in a cluster and with half tiles too, unless it is the length
-    of a TMA box, which those shorten.
+    What ``TensorPlan`` says of a tile and a team it says in every cluster; of the cluster and of half tiles ask
+    ``about_boxes`` and ``can_be_halved``, as it does. So a plan is made of each tile and team only.
     """
-    kinds, plans, refused = [], [], []
-    hopeless: set[Any] = set()
+    spent_of: dict[tuple[int, int, Team, bool], _Buffers] = {}
+    for (bm, bn), team in product(TILES, TEAMS):
+        shared = operand_lines(bm, bn, SWIZZLE_ROW, a, b)[0] > LONGEST_BOX  # too long for one block: two load it
+        cluster = (1, 2) if shared else (1, 1)
+        with suppress(UsageError):
+            plan = kind_plan((bm, bn, team, cluster, False), dtype, a, b, 2)
+            for alone in (False, True):
+                spent_of[bm, bn, team, alone] = _without_slabs(plan) if wide_c else buffers(plan, alone)
+    kinds, spent, refused = [], [], []
     for kind in KINDS:
-        bm, bn, team, (cluster_m, cluster_n), half = kind
-        lone = (cluster_m, cluster_n) == (1, 1) and not half
-        if (bm, bn, team) in hopeless:
+        bm, bn, team, cluster, half = kind
+        found = spent_of.get((bm, bn, team, cluster == (1, 1)))
+        lines = operand_lines(bm // 2 if half else bm, bn, SWIZZLE_ROW, a, b)
+        if found is None or (half and not can_be_halved(bm, *team[:2])) or next(about_boxes(lines, cluster), None):
             refused.append(kind)
-            continue
-        try:
-            plans.append(kind_plan(kind, dtype, a, b, cluster_m * cluster_n))
+        else:
             kinds.append(kind)
-        except UsageError:
-            refused.append(kind)
-            if lone and bm <= LONGEST_BOX:
-                hopeless.add((bm, bn, team))
-    spent = tuple(_without_slabs(plan) if wide_c else buffers(plan) for plan in plans)
-    arrays = columns(plans)
-    for name, values in (
-        ("stages", [each.stages for each in spent]),
-        ("columns", [each.columns for each in spent]),
-        ("slabs", [each.slabs for each in spent]),
-    ):
-        arrays[name] = np.array(values, dtype=np.int64)
+            spent.append(found)
+    whole = {kind[:-1] for kind in kinds if not kind[-1]}
     clusters = [(bm * m, bn * n, m * n) for bm, bn, _, (m, n), _ in kinds]
     numbers = {each: number for number, each in enumerate(dict.fromkeys(clusters))}
-    arrays["alike"] = np.array([numbers[each] for each in clusters], dtype=np.int64)  # whose order can only be the same
-    whole = {kind[:-1] for kind in kinds if not kind[-1]}
-    arrays["twin"] = np.array([kind[-1] and kind[:-1] in whole for kind in kinds], dtype=np.int64)  # without half tiles
-    return _Table(tuple(kinds), spent, tuple(plans), arrays, tuple(refused))
+    arrays = columns_of(
+        {
+            "bm": [kind[0] for kind in kinds],
+            "bn": [kind[1] for kind in kinds],
+            "consumers": [kind[2][0] for kind in kinds],
+            "pingpong": [kind[2][1] for kind in kinds],
+            "cluster_m": [kind[3][0] for kind in kinds],
+            "cluster_n": [kind[3][1] for kind in kinds],
+            "half": [kind[4] for kind in kinds],
+            "stages": [each.stages for each in spent],
+            "columns": [each.columns for each in spent],
+            "slabs": [each.slabs for each in spent],
+            "through_slabs": [True] * len(kinds),
+            "twin": [kind[-1] and kind[:-1] in whole for kind in kinds],  # the same without half tiles
+            "alike": [numbers[each] for each in clusters],  # whose order can only be the same
+        }
+    )
+    return _Table(tuple(kinds), tuple(spent), arrays, tuple(refused))
 
 
 class Wgmma(Family):
