@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from importlib import import_module
 from pathlib import Path
 
 import planner_docs
 import pytest
 from ladder_pages import renew
 from planner_docs import COMMANDS, MAKERS, kept
+
+from tilewright.planner.calibration import shipped
+from tilewright.planner.family import families
 
 PAGE = Path(__file__).resolve().parent.parent / planner_docs.PAGE
 JUDGEMENT = """\
@@ -67,3 +72,33 @@ def test_the_commands_of_plan_name_a_gpu() -> None:
     for shown in COMMANDS.values():
         for each in shown:
             assert " --gpu " in each.command or " --backend emulator" in each.command
+
+
+def test_the_fitted_constants_are_those_of_the_code_and_at_most_three_a_family() -> None:
+    """The table of docs/planner.md, against the modules it names."""
+    rows = re.findall(
+        r"^\| ([\w, ]*) ?\| (?:\[`([\w.]+)`\]\(\S+\)|residual `(\w+)`) \| ([\d.]+) \|", text(), re.MULTILINE
+    )
+    found: dict[str, int] = {}
+    family = ""
+    for named, path, residual, value in rows:
+        family = named.strip() or family
+        for each in family.split(", "):
+            found[each] = found.get(each, 0) + 1
+        if residual:
+            assert shipped("h200").residual(family, residual) == pytest.approx(float(value), abs=5e-3)
+        else:
+            assert code_value(path) == float(value), path
+    assert {each.name for each in families()} - set(found) == {"wgmma"}, "which has those of all kernels of tiles"
+    assert max(found.values()) == 3
+    assert sum(found.values()) > 15
+
+
+def code_value(path: str) -> object:
+    """What a path under ``tilewright.planner`` is, such as ``supply.FILL``."""
+    module, *names = re.split(r"\.(?=[A-Z])", path)
+    return operator.attrgetter(".".join(names))(import_module(f"tilewright.planner.{module}"))
+
+
+def text() -> str:
+    return PAGE.read_text("utf-8")

@@ -195,4 +195,4 @@ def test_every_regime_has_its_problem() -> None:
     assert regime(8192, 8192, 8192, clock="burst") == "compute"
     assert regime(64, 64, 64) == "latency"
     assert regime(16, 16384, 16384) == "HBM"
-    assert regime(2304, 2304, 8192, clock="burst") == "wave"  # a wave with places idle, and no share of K for them
+    assert regime(2304, 2304, 16384, clock="burst") == "wave"  # a wave with places idle, and no share of K for them

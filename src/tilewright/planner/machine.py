@@ -50,6 +50,12 @@ class Machine:
             return lists, np.zeros(len(lists[0]), dtype=bool)
         return tuple(each * 2 for each in lists), np.arange(2 * len(lists[0])) < len(lists[0])
 
+    def turnaround_us(self, stage_bytes: Ints) -> Floats:
+        """From when a stage of a ring is free until it is full again: the latency of HBM, and its bytes to one SM."""
+        c = self.calibration
+        found: Floats = (c.tma_latency_hbm_clk + stage_bytes / c.l2_alone_bytes_per_clk) / c.boost_clock_mhz
+        return found
+
     @property
     def l2_keeps_bytes(self) -> float:
         """What stays in L2: the largest working set that is read at 95% of the rate of small ones (``l2_curve``)."""
@@ -69,12 +75,10 @@ class Machine:
         hits: Floats = np.where(distance <= self.l2_keeps_bytes, 1.0, kept)
         return hits
 
-    def l2_seconds(
-        self, own_bytes: Floats, shared_bytes: Floats, active: Ints, same: float | Floats = 1.0, multicast: float = 1.0
-    ) -> Floats:
+    def l2_seconds(self, own_bytes: Floats, shared_bytes: Floats, active: Ints, same: float | Floats = 1.0) -> Floats:
         """In what time each of ``active`` SMs receives from L2 what it loads alone and what its cluster shares.
 
-        ``same`` and ``multicast`` are factors on the rates (``supply.SAME_LINES``, ``supply.MULTICAST``).
+        ``same`` is a factor on the rate of the first (``supply.SAME_LINES``).
 
         The rates were measured in clocks at the boost clock. They are taken as bytes a second: at 1.3 GHz, under the
         power limit, kernels have been seen to be fed more bytes a clock than L2 gives at 1.98 GHz. Fewer SMs share what
@@ -86,7 +90,7 @@ class Machine:
         own = np.minimum(c.l2_alone_bytes_per_clk, same * c.l2_bytes_per_clk_per_sm * crowd)
         shared = np.minimum(
             max(c.l2_alone_bytes_per_clk, c.l2_multicast_bytes_per_clk_per_sm),
-            multicast * c.l2_multicast_bytes_per_clk_per_sm * crowd,
+            c.l2_multicast_bytes_per_clk_per_sm * crowd,
         )
         seconds: Floats = (own_bytes / own + shared_bytes / shared) / hertz
         return seconds

@@ -60,6 +60,7 @@ def one_tile_work(
         issue_clk=steps * issue_clk,
         ring_clk=steps * (c.tma_latency_hbm_clk + step) / (stages * resident),
         chain=np.where(stages > 1, steps / (np.maximum(stages - 1, 1) * resident), 0.0),  # else others hide it
+        turnaround_us=machine.turnaround_us((bm + bn) * bk * itemsize),
         apart=np.zeros(len(bm)),
         own_bytes=steps * (a_read + b_read),
         shared_bytes=np.zeros(len(bm)),

@@ -10,17 +10,16 @@ import numpy as np
 
 from tilewright.plan_parts import CLUSTER_BYTES_PER_CLOCK
 from tilewright.planner.machine import Machine
+from tilewright.planner.persistent import STORE_BYTES_PER_CLK
 from tilewright.planner.raster import Bools, Floats, Ints
 
 PARTIAL_BYTES = 4  # of a sum in fp32
-WRITE_BYTES_PER_CLK = 14  # of partial sums, by an SM, until they can be read; sweep, development third
+# Fitted to the sweep:
 ARRIVE_US = 1.1
-"""From a part's last store to what its last arriver can rely on: a fence, a counter in L2, and its answer; sweep,
-development third."""
-
-EXCHANGE_US = 3.5
+"""From a part's last store to what its last arriver can rely on: a fence, a counter in L2, and its answer."""
+EXCHANGE_US = 3.0
 """Of a cluster whose blocks add up in each other's shared memory, what is not bytes: the blocks end together, their
-accumulators change places, and wait for those of the others; the whole sweep."""
+accumulators change places, and wait for those of the others."""
 
 
 def splitk_items(tiles: Ints, splits: Ints) -> Ints:
@@ -75,7 +74,7 @@ def reduction_us(parts: Ints, tiles: Ints, tile_elements: Ints, machine: Machine
     bytes_of = tile_elements * float(PARTIAL_BYTES)
     active = np.minimum(np.maximum(parts, 1), machine.sms)
     hertz = c.boost_clock_mhz * 1e6
-    write = parts * bytes_of / (active * WRITE_BYTES_PER_CLK * hertz)
+    write = parts * bytes_of / (active * STORE_BYTES_PER_CLK * hertz)
     each = parts / np.maximum(tiles, 1)
     one = bytes_of / (c.l2_alone_bytes_per_clk * hertz) * 1e6
     groups = 2 * np.ceil(np.sqrt(each))

@@ -29,11 +29,10 @@ from tilewright.planner.machine import Machine
 from tilewright.planner.persistent import columns, persistent_work
 from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import DRAIN_US, RAMP_US, SAME_LINES, TILES_TURNAROUND_US
+from tilewright.planner.supply import BEFORE_FIRST, SAME_LINES
 from tilewright.problem import Layout, Problem
 
 SPREAD = (0.88, 1.20)
-AGAIN = 0.6  # of what tiles at other K than those beside read, what L2 had and has no more; sweep, development third
 MORE_TILES = ((128, 192, 2), (192, 128, 3), (64, 192, 1), (128, 64, 2))
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 TEAM_REGISTERS = {1: (40, 248), 2: (40, 232), 3: (56, 152)}  # of loading threads and of those that multiply
@@ -128,11 +127,11 @@ def _shared(share: Floats, along_k: Ints, problem: Problem) -> Floats:
 class Parts(Family):
     """What both families have. ``residuals`` are factors on the constants of the same names."""
 
-    residuals = ("ramp", "drain", "arrive")
+    residuals = ("fixed", "arrive")
     kind: type[PartsPlan]
+    fixed_us: float  # beside launch, loads, products, stores and sums
     turnaround = 1.0  # of that of whole tiles
     same = SAME_LINES
-    round_us = 0.0
     walk_us = 0.0  # of a grid that leaves partial sums
 
     def prices(self, plan: Any) -> bool:
@@ -199,9 +198,10 @@ class Parts(Family):
         worth = (rounds - 1) * places + (how.items - (rounds - 1) * places) * how.last_part
         line = problem.k * itemsize
         lost = 1 - machine.l2_hits(np.array(float((problem.m + problem.n) * line)))
-        again = AGAIN * how.again * (order.rows + order.cols) * float(line) * lost
+        again = how.again * (order.rows + order.cols) * float(line) * lost
         walk = np.where(how.parts > 0, self.walk_us, 0.0)
         arrive = last * c.residual(self.name, "arrive") * covered
+        fixed_us = self.fixed_us * c.residual(self.name, "fixed")
         stream = Stream(
             tiles=how.items,
             split=cluster,
@@ -211,22 +211,21 @@ class Parts(Family):
             shared_bytes=whole.shared_bytes * how.share,
             weight_bytes=problem.bytes_moved / (worth * cluster),
             chain=whole.chain * how.share,
-            turnaround_us=self.turnaround * TILES_TURNAROUND_US,
+            turnaround_us=self.turnaround * whole.turnaround_us,
             tensor_clk=whole.tensor_clk * how.share,
             port_clk=whole.port_clk * how.share,
             issue_clk=whole.issue_clk * how.share,
             ring_clk=whole.ring_clk * how.share,
             last_part=how.last_part,
             launch_us=np.where(along_k > 1, c.cluster_launch_us, whole.launch_us),
-            ramp_us=RAMP_US * c.residual(self.name, "ramp"),
+            ramp_us=BEFORE_FIRST * fixed_us,
             first_clk=whole.first_clk,
-            end_us=DRAIN_US * c.residual(self.name, "drain") + write + arrive + walk,
+            end_us=(1 - BEFORE_FIRST) * fixed_us + write + arrive + walk,
             end_clk=whole.epilogue_clk * rounds,  # nothing is multiplied meanwhile
             dependent=dependent,
             hides_first=True,
             flows=covered < 0,
-            round_us=np.where(how.parts > 0, self.round_us, 0.0),
-            same=np.where(along_k > 1, SAME_LINES, self.same),
+            same=self.same,
             apart=whole.apart,
             again_bytes=again,
             useful_elements=problem.m * problem.n / (tiles * elements),

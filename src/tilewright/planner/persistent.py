@@ -10,7 +10,7 @@ from tilewright.dtypes import FP32
 from tilewright.plan_tensor import LAST, SWIZZLE_ROW, TensorPlan
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of, lines_read
-from tilewright.planner.supply import ASKEW_SHARED, FILL, askew
+from tilewright.planner.supply import FILL, askew
 from tilewright.planner.terms import Work
 from tilewright.problem import Problem
 
@@ -65,9 +65,9 @@ def persistent_work(
     # Of lines beyond A's and B's edge nothing is read.
     a_read = a_bytes * (problem.m / (order.tiles_m * order.rows))
     b_read = b_bytes * (problem.n / (order.tiles_n * order.cols))
-    (a_cost, b_cost), (a_shared, b_shared) = askew(problem), askew(problem, ASKEW_SHARED)
+    a_cost, b_cost = askew(problem)
     own = np.where(cluster_n == 1, a_cost * a_read, 0) + np.where(cluster_m == 1, b_cost * b_read, 0)
-    shared = np.where(cluster_n == 1, 0, a_shared * a_read) + np.where(cluster_m == 1, 0, b_shared * b_read)
+    shared = np.where(cluster_n == 1, 0, a_read) + np.where(cluster_m == 1, 0, b_read)
     beyond = FILL * ((a_bytes - a_read) / cluster_n + (b_bytes - b_read) / cluster_m)
     different = np.where(cluster_m > 1, problem.m, 0) + np.where(cluster_n > 1, problem.n, 0)
     apart = different / (problem.m + problem.n)
@@ -94,6 +94,7 @@ def persistent_work(
         issue_clk=np.full(len(bm), float(k_blocks * ISSUE_CLK)),
         ring_clk=k_blocks * (c.tma_latency_hbm_clk + np.maximum(tensor, reads)) / t["stages"],
         chain=k_blocks / np.maximum(t["stages"] - 1, 1),
+        turnaround_us=machine.turnaround_us(a_bytes + b_bytes),
         apart=apart,
         own_bytes=k_blocks * (own + beyond),
         shared_bytes=k_blocks * shared,

@@ -20,7 +20,7 @@ from tilewright.planner.candidate import INSIDE
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints
-from tilewright.planner.supply import APART, CROWDED, DRAW_BYTES_PER_S, MULTICAST, ROUNDED, fourth, together, under_ring
+from tilewright.planner.supply import APART, CROWDED, DRAW_BYTES_PER_S, fourth, together, under_ring
 from tilewright.planner.terms import Times
 from tilewright.problem import Problem
 from tilewright.roofline import peak_tflops, roof_of
@@ -38,7 +38,7 @@ class Stream:
     beside the launch, which a dependent launch hides with it; ``end_us`` passes from the last load to the end of the
     grid. ``first_clk`` is what passes from a block's start to its first byte; ``hides_first`` says that a dependent
     launch hides it. Where a grid ``flows``, an SM begins a tile as soon as it is done with one, with others under way.
-    Where it does not, a round after the first costs ``round_us`` in addition. ``same`` is the factor on what L2 gives a
+    ``same`` is the factor on what L2 gives a
     block of its own (``supply.SAME_LINES``), ``apart`` as ``terms.Work`` has it, ``again_bytes`` what the last round
     reads from HBM that was read before. ``flop`` and ``pj_per_flop`` are as ``terms.Work`` has them.
     """
@@ -65,7 +65,6 @@ class Stream:
     dependent: Bools
     hides_first: bool
     flows: Bools
-    round_us: float | Floats
     same: float | Floats
     apart: Floats
     again_bytes: Floats
@@ -147,12 +146,12 @@ class StreamEstimate:
         tiles = np.stack([np.minimum(s.places, s.tiles), s.last])
         weight = np.stack([s.rounds - 1.0, s.last_part])
         many = s.flows & (s.tiles > s.places)
-        flowing = s.tiles / s.places + ROUNDED * (s.rounds - s.tiles / s.places)
+        flowing = s.tiles / s.places
         weight = np.where(many, np.stack([flowing, np.zeros(len(s.tiles))]), weight)
         blocks = tiles * s.split
         active = np.minimum(blocks, s.reached)
         self._resident = -(-blocks // active)  # of the SM that has most
-        one = machine.l2_seconds(s.own_bytes, s.shared_bytes, active, s.same, MULTICAST)
+        one = machine.l2_seconds(s.own_bytes, s.shared_bytes, active, s.same)
         self._l2_s = self._resident * one
         last_s = s.again_bytes / c.hbm_read_bytes_per_s / s.last_part
         again = np.stack([np.zeros(len(s.tiles)), last_s])
@@ -164,7 +163,7 @@ class StreamEstimate:
         self._hbm_s = together(hbm) * self._crowd(blocks)
         shown = np.where(s.dependent, 0.0, 1.0)
         self._launch_s = (s.launch_us + s.ramp_us) * 1e-6 * shown
-        self._end_s = (s.end_us + (s.rounds - 1) * s.round_us) * 1e-6
+        self._end_s = s.end_us * 1e-6
         self._most_hz = c.burst_clock_mhz * 1e6
         steps_clk = np.maximum(self._resident * s.issue_clk, s.ring_clk)
         busy = self._resident * np.maximum(s.tensor_clk, s.port_clk)

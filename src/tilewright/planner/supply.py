@@ -1,11 +1,8 @@
-"""What HBM needs to deliver at its bandwidth: enough bytes on their way, and a moment to begin.
-
-The first constants are of a study of kernels on an H200 that read weights through a TMA ring with 32 to 176 KB in
-flight an SM, the others of this project's sweep.
-"""
+"""What a kernel pays for beside its bytes at the rates of L2 and HBM: lines, edges, clusters, beginning and ending."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,56 +10,43 @@ import numpy as np
 from tilewright.planner.raster import Floats
 from tilewright.problem import Problem
 
-RAMP_US = 0.5
-"""Of a kernel of parts or of swap-AB, what is neither launch, first load nor bytes: until all SMs load at once."""
-DRAIN_US = 0.6
-"""After its last load: what is under way is multiplied, stored, and the last block ends."""
+AS_ALONE = math.inf
+"""What lines of its own is to lines that all SMs ask for at the same time: those come to each as to an SM alone, by the
+probe of L2 (64.72 bytes a clock, and 64.72)."""
 DRAW_BYTES_PER_S = 85e9
-"""What one SM draws from HBM: 64 SMs with a tile each do not reach the bandwidth, 128 that share K do."""
-# The next two are of a few dependent launches, ROUNDED of all of the sweep (docs/notebook/2026-11-30-held-out.md).
+"""What one SM draws from HBM, from a study of kernels on an H200 that read weights through a TMA ring with 32 to 176 KB
+in flight an SM: 64 SMs with a tile each do not reach the bandwidth, 128 that share K do."""
+BEFORE_FIRST = 0.5
+"""Of what a kernel takes beside launch, loads, products and stores, the part before its first bytes, which a dependent
+launch hides with the launch; the rest is after its last: an assumption."""
+LINE_BYTES, SECTOR_BYTES = 128, 32
+ASKEW = 2.0
+"""What a row of a box costs that begins within a sector of L2, in rows that do not: its 128 bytes lie in two lines. One
+that begins with a sector has no sector more; and a multicast load reads both lines once for all blocks."""
+# From here on fitted, to the sweep; docs/planner.md says what each is worth.
+FILL = 4.0
+"""What a byte of a box beyond the edge of a matrix costs, of which nothing is read, in bytes that are."""
+BEGIN_AND_END_US = 2.8
+"""Of a kernel of tiles, what is neither launch, first load, main loop nor epilogue, whatever bounds it: until all SMs
+are given their rate, and from the last store until the grid has ended."""
+SAME_LINES = 1.4
+"""How much faster than lines of its own an SM is given those that some others ask for at about the same time."""
+APART = 0.12
+"""By how much a cluster is slowed whose blocks load different lines: each waits for the other's too."""
+# The next two to a few dependent launches (docs/notebook/2026-11-30-held-out.md).
 CROWDED = 0.5
 """Of what the SM with most blocks has more than the others, what the others wait for. In a dependent launch blocks
 start wherever the kernel before leaves room: several an SM then fill some SMs and leave others few."""
 DRIFT = 0.15
 """Of weights that two tiles beside each other read, what is read twice in a dependent launch: its blocks start one by
 one and not in step."""
-ROUNDED = 0.15
-"""Of a grid whose blocks start as others end, what of its last round is as if it were whole."""
-# From here on: of the sweep, development third (docs/notebook/2026-11-30-sweep.md); of all its shapes ASKEW_SHARED,
-# IN_LINE and what ASKEW is now (docs/notebook/2026-11-30-held-out.md).
-BEGIN_AND_END_US = 1.9
-"""Of a kernel of tiles, what is neither launch, first load, main loop nor epilogue, whatever bounds it: until all SMs
-are given their rate, and from the last store until the grid has ended."""
-TILES_TURNAROUND_US = 0.75
-"""From when a stage of a tile's ring is free until the load that fills it again has come."""
-SAME_LINES = 1.4
-"""How much faster than lines of its own an SM is given those that others ask for at the same time."""
-MULTICAST = 0.92
-"""What reaches each block of a cluster in a main loop, of what the probe of multicast loads does."""
-LINE_BYTES, SECTOR_BYTES = 128, 32
-FILL = 4.6
-"""What a byte of a box beyond the edge of a matrix costs, of which nothing is read, in bytes that are."""
-HALF_TILE = 0.525
-"""Of a tile's multiplications, the time of those of half: its blocks of rows are one behind the other."""
-ASKEW = 1.7
-"""What a row of a box costs that does not begin with a line of L2, in rows that do: 128 bytes then lie in two lines."""
-ASKEW_SHARED = 1.15
-"""The same of a multicast load, whose two lines are read once for all blocks that receive them."""
-IN_LINE = 0.25
-"""Of what rows cost more that begin within a sector, that of rows that begin with one, but not with a line."""
-APART = 0.12
-"""By how much a cluster is slowed whose blocks load different lines: each waits for the other's too."""
 
 
-def askew(problem: Problem, cost: float = ASKEW) -> tuple[float, float]:
-    """What a byte of A and of B costs: ``cost`` where rows begin within a sector, 1 where they begin with a line of L2.
-
-    In between, where they begin with a sector, ``IN_LINE`` of what is more.
-    """
+def askew(problem: Problem) -> tuple[float, float]:
+    """What a byte of A and of B costs that a block loads by itself: ``ASKEW`` where rows begin within a sector."""
 
     def of(leading: int) -> float:
-        apart = leading * problem.dtype.itemsize
-        return 1.0 if apart % LINE_BYTES == 0 else cost if apart % SECTOR_BYTES else 1 + IN_LINE * (cost - 1)
+        return ASKEW if leading * problem.dtype.itemsize % SECTOR_BYTES else 1.0
 
     return of(problem.lda), of(problem.ldb)
 

@@ -25,10 +25,7 @@ from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read, ov
 from tilewright.planner.supply import (
     APART,
     BEGIN_AND_END_US,
-    HALF_TILE,
-    MULTICAST,
     SAME_LINES,
-    TILES_TURNAROUND_US,
     fourth,
     under_ring,
 )
@@ -45,8 +42,8 @@ class Work:
 
     ``places`` cluster tiles run at the same time. ``ring_clk`` is the least in which the loads of a tile can follow
     each other, by their latency and the stages there are; ``chain`` is how often one after another all that may be in
-    flight has to be loaded for a tile. ``apart`` is the part of what a cluster loads of which its blocks load different
-    lines. ``own_bytes`` a block loads from L2 by itself,
+    flight has to be loaded for a tile, ``turnaround_us`` what each time takes. ``apart`` is the part of what a cluster
+    loads of which its blocks load different lines. ``own_bytes`` a block loads from L2 by itself,
     ``shared_bytes`` it receives of what its cluster loads together, ``l2_bytes`` leave L2 for it; ``half_share`` is the
     part of them that half a tile needs, and ``port_half_clk`` its ``port_clk``. ``hidden``: another tile is multiplied
     during the epilogue. ``flop`` counts what is executed, padding included, ``pj_per_flop`` what one costs; the SMs run
@@ -66,6 +63,7 @@ class Work:
     issue_clk: Floats
     ring_clk: Floats
     chain: Floats
+    turnaround_us: Floats
     apart: Floats
     own_bytes: Floats
     shared_bytes: Floats
@@ -224,13 +222,11 @@ class Estimate:
         self._hbm_s += _by_wave(writes / c.hbm_write_bytes_per_s, waves)
         # Of a tile's multiply-adds that a block does in the wave; of half a tile it waits for and issues all K blocks.
         ones = np.ones(len(w.tiles))
-        self._part = np.stack([np.where(w.cut, HALF_TILE, 1.0), ones])
+        self._part = np.stack([np.where(w.cut, 0.5, 1.0), ones])
         at_once = np.stack([w.last * np.where(w.cut, 2, 1), w.places])
         active = np.minimum(at_once, w.places) * w.cluster
         received = np.stack([np.where(w.cut, w.half_share, 1.0), ones])
-        self._l2_s = machine.l2_seconds(
-            w.own_bytes * received, w.shared_bytes * received, active, SAME_LINES, MULTICAST
-        )
+        self._l2_s = machine.l2_seconds(w.own_bytes * received, w.shared_bytes * received, active, SAME_LINES)
         blocks = (w.tiles * w.cluster).astype(float)
         self.l2_total_bytes = w.l2_bytes * blocks + c_bytes
         self.hbm_total_bytes = waves.total(reads) + c_bytes
@@ -238,7 +234,7 @@ class Estimate:
         self._energy = Energy(sm * 1e-12, self.hbm_total_bytes * c.energy_pj_per_hbm_byte * 1e-12)
         self._port_clk = np.stack([np.where(w.cut, w.port_half_clk, w.port_clk), w.port_clk])
         busy = np.maximum(w.tensor_clk * self._part, self._port_clk)
-        alone = fourth(self._l2_s) + fourth(w.chain * (TILES_TURNAROUND_US * 1e-6))
+        alone = fourth(self._l2_s) + fourth(w.chain * w.turnaround_us * 1e-6)
         arrives = fourth(self._hbm_s) + _by_wave(alone, waves)
         self._loop = _Loop(
             weight=waves.weight,

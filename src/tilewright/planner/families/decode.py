@@ -25,15 +25,16 @@ from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
+from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST
 from tilewright.problem import Layout, Problem
 
 P = TypeVar("P", bound=DecodePlan)
 
 SPREAD = (0.90, 1.15)
 SLOTS = 128  # lanes that an SM issues for in a clock
-# Times the instructions that are counted: addresses, waits and what an SM issues at a fraction of that rate; the
-# whole sweep for the GEMV, its development third for mma.sync.
-GEMV_ISSUED, TOKEN_ISSUED, MMA_ISSUED = 1.0, 4.2, 10.0
+TOKEN_ISSUED = 4.2
+"""Times the instructions that are counted for a token: addresses, waits and what an SM issues at a fraction of that
+rate. Fitted to the sweep."""
 # Registers beside those that ``DecodePlan`` knows of, a token: its pointer, and its elements made fp32. With them the
 # blocks an SM are as many as scripts/check_kernels.py found to have room without spilling.
 TOKEN_REGISTERS = 6
@@ -68,12 +69,10 @@ def _table(plans: Sequence[DecodePlan]) -> _Table:
 class Decode(Family):
     """What both kernels have. ``residuals`` are factors on the constants of the same names."""
 
-    residuals = ("turnaround", "ramp", "drain")
+    residuals = ("turnaround", "fixed", "drain")
     kind: type[DecodePlan]
-    turnaround_us: float
-    ramp_us: float
-    drain_us: float
-    round_us: float  # of a round of blocks after the first, where one has an SM: a block begins, and ends
+    fixed_us = 0.0  # beside launch, loads and products
+    drain_us = 0.0  # beside, after the last load
     same = 1.0
     tail_us = 0.0  # of a block whose K ends within a step: loads that are not all in flight at once
 
@@ -131,7 +130,7 @@ class Decode(Family):
         )
         blocks = plan.grid(problem)[0]
         resident = min(plan.blocks_per_sm, -(-blocks // machine.sms))
-        turnaround = self.turnaround_us * c.residual(self.name, "turnaround")
+        turnaround = self.turnaround_us(machine)
         yield limits.in_flight(resident, plan.in_flight, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s)
         yield limits.tokens_read(problem, plan.bm, plan.bn // plan.wr, "a warp")
         if plan.wk > 1:
@@ -155,6 +154,8 @@ class Decode(Family):
         chunks = weights / 16
         read = weights + np.minimum(bm, problem.m) * line * t["wr"]
         ones = np.ones(len(bm))
+        fixed_us = self.fixed_us * c.residual(self.name, "fixed")
+        end_us = (1 - BEFORE_FIRST) * fixed_us + self.drain_us * c.residual(self.name, "drain")
         tail = np.where(problem.k % bk, self.tail_us, 0.0) * -(-tiles // (machine.sms * t["blocks"]))
         stream = Stream(
             tiles=tiles,
@@ -165,21 +166,20 @@ class Decode(Family):
             shared_bytes=0 * weights,
             weight_bytes=weights,
             chain=steps / t["batches"] + 1,
-            turnaround_us=self.turnaround_us * c.residual(self.name, "turnaround"),
+            turnaround_us=self.turnaround_us(machine),
             tensor_clk=self.multiply_clk(t, problem, machine),
             port_clk=read / gpu.shared_bytes_per_clock,
             issue_clk=chunks * self.issued(t, problem.aligned) / SLOTS,
             ring_clk=0 * weights,
             last_part=ones,
             launch_us=ones * c.launch_us,
-            ramp_us=self.ramp_us * c.residual(self.name, "ramp"),
+            ramp_us=BEFORE_FIRST * fixed_us,
             first_clk=ones * c.tma_latency_hbm_clk,
-            end_us=ones * (self.drain_us * c.residual(self.name, "drain")) + tail,
+            end_us=end_us + tail,
             end_clk=bm * bn * wk * 4 / gpu.shared_bytes_per_clock + 0.0,
             dependent=dependent,
             hides_first=False,  # blocks find room on an SM as those of the kernel before leave it
             flows=tiles > 0,
-            round_us=self.round_us / t["blocks"],
             same=self.same,
             apart=0.0 * weights,
             again_bytes=0.0 * weights,
@@ -198,6 +198,10 @@ class Decode(Family):
         ties = np.stack([~dependent, wk, t["threads"], -t["rows"], np.arange(len(bm))], axis=1)
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)
+
+    def turnaround_us(self, machine: Machine) -> float:
+        """From when a register is free until a load has filled it again."""
+        return float(machine.turnaround_us(np.array(0))) * machine.calibration.residual(self.name, "turnaround")
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """Clocks of an SM's arithmetic for a block's tile."""
@@ -230,12 +234,9 @@ class Gemv(Decode):
 
     name = "decode_gemv"
     kind = GemvPlan
-    turnaround_us = 0.35
-    ramp_us = 0.3
-    drain_us = 0.55
-    round_us = 0.0
+    fixed_us = 0.85  # both fitted to the sweep
     tail_us = 1.2
-    same = 1.8  # blocks ask for the same tokens
+    same = AS_ALONE  # blocks ask for the same tokens
 
     def table(self, problem: Problem) -> _Table:
         """With a row of the tile for each token."""
@@ -248,7 +249,7 @@ class Gemv(Decode):
     def issued(self, t: dict[str, Ints], aligned: bool) -> Floats:
         """A load and 8 conversions of weights, 8 FMAs a token; a token's load and conversions serve all rows."""
         load = 1 if aligned else 8
-        found: Floats = GEMV_ISSUED * (load + 8) + TOKEN_ISSUED * t["bm"] * (8 + (load + 8) / t["rows"])
+        found: Floats = (load + 8) + TOKEN_ISSUED * t["bm"] * (8 + (load + 8) / t["rows"])
         return found
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
@@ -280,11 +281,7 @@ class Mma(Decode):
 
     name = "decode_mma"
     kind = MmaPlan
-    turnaround_us = 0.7
-    ramp_us = 0.2
-    drain_us = 2.3
-    round_us = 1.0
-    same = 0.8  # lines that lanes of a warp read in pieces
+    drain_us = 2.7  # fitted to the sweep
 
     def table(self, problem: Problem) -> _Table:
         """With as many blocks of 8 tokens as there are."""
@@ -300,7 +297,7 @@ class Mma(Decode):
         """A load, a mma.sync for each 8 tokens, and the loads of these, which serve all rows."""
         load = 1 if aligned else 12
         groups = t["bm"] / 8
-        found: Floats = MMA_ISSUED * (load + groups * (1 + load * 8 / t["rows"]))
+        found: Floats = load + groups * (1 + load * 8 / t["rows"])
         return found
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:

@@ -17,6 +17,7 @@ from tilewright.planner.family import Offer, register
 from tilewright.planner.machine import Machine
 from tilewright.planner.parts import Bases, Cut, Cutting, Parts, base_plans
 from tilewright.planner.raster import Ints
+from tilewright.planner.supply import AS_ALONE
 from tilewright.problem import Layout, Problem
 
 SPLITS = (2, 3, 4, 5, 6, 8, 11, 16, 22, 33, 44, 66)
@@ -39,10 +40,8 @@ class SplitK(Parts):
 
     name = "splitk"
     kind = SplitKPlan
-    # Sweep, development third: blocks of a part ask for the same lines, which reach them as if each were alone; a round
-    # more stores its sums, and reads, while nothing is multiplied.
-    same = 1.85
-    round_us = 1.65
+    fixed_us = 1.1  # fitted to the sweep
+    same = AS_ALONE  # blocks of a part ask for the same lines
 
     def uncut(self, dtype: DType, a: Layout, b: Layout) -> Bases:
         """One of each tile and cluster, along K too."""

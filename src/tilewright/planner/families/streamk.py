@@ -21,10 +21,11 @@ class StreamK(Parts):
 
     name = "streamk"
     kind = StreamKPlan
-    # Sweep, development third: blocks are at different K, so that lines come from further away, and a block stores the
-    # end of one tile before it begins another.
-    turnaround = 2.0
-    walk_us = 2.0
+    # Fitted to the sweep: blocks are at different K, so that lines come from further away, and a block stores the end
+    # of one tile before it begins another.
+    fixed_us = 0.0
+    turnaround = 2.5
+    walk_us = 2.9
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """Both ways to cut each tile and cluster, the second where there is a full wave."""

@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
+from tilewright.plan_parts import CLUSTER_BYTES_PER_CLOCK
 from tilewright.plan_swapab import CLUSTERS, MOST_TOKENS, WEIGHT_ROWS, SwapAbPlan
 from tilewright.plan_tensor import SHARED_LIMIT, SWIZZLE_ROW
 from tilewright.planner import constraints
@@ -23,27 +24,23 @@ from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.judgement import Finding
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
+from tilewright.planner.persistent import PROLOGUE_CLK
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import DRIFT, FILL, RAMP_US, SAME_LINES, askew
+from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST, DRIFT, FILL, askew
 from tilewright.problem import Layout, Problem
 
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
 DEPTHS = (64, 128, 256)
 SPREAD = (0.92, 1.12)
-# Of the sweep, development third; ELEMENT_BYTES_PER_CLK of all of it.
-TURN_US = 0.55  # from when a stage is free until it is full again, all SMs loading, beside
-TURN_STAGES = 2.0  # times what an SM alone takes to receive one
-SAME = 1.8  # times what L2 gives an SM of lines of its own: tiles beside each other read the same weights
-# From a study of such kernels on an H200, of 8 to 128 tokens.
-PROLOGUE_CLK = 400  # barriers, tensor maps
-ASKEW = 2.2  # as of ``supply``: lines that lie askew are not faster for being asked for together
-STORE_BYTES_PER_CLK = 8  # of C, by warps, while nothing is multiplied
-ELEMENT_BYTES_PER_CLK = 1.0  # the same where its rows are not aligned, element by element; sweep
-DRAIN_US = 0.25  # beside, until the grid has ended
-STEP_CLK = 190  # of a stage: a wait, the wgmmas of its slices, and its release
-SWAP_CLK = 1380  # the exchange of a cluster: two ways through distributed shared memory, and barriers
-EXCHANGE_BYTES_PER_CLK = 32  # of partial sums that a block sends and receives
+STORE_ELEMENTS = 8  # of C that a lane stores at once where rows are aligned, else one by one
+EXCHANGE_WAYS = (
+    2  # through distributed shared memory that the exchange of a cluster is, each about as long as one to L2
+)
+# Fitted to the sweep:
+FIXED_US = 1.0  # beside launch, loads, products and stores
+STEP_CLK = 130  # of a stage: a wait, the wgmmas of its slices, and its release
+STORE_BYTES_PER_CLK = 6  # of C, by warps, while nothing is multiplied
 RESERVED = 1024  # bytes of shared memory that each block on an SM takes beside its own
 
 Kind = tuple[int, int, int, int, int]
@@ -100,7 +97,7 @@ class SwapAb(Family):
     """Every tile of tokens and weights, with a full ring, or half of one and two blocks an SM."""
 
     name = "swapab"
-    residuals = ("turnaround", "ramp", "drain")
+    residuals = ("turnaround", "fixed")
 
     def prices(self, plan: Plan) -> bool:
         """Those of its kernel."""
@@ -162,10 +159,7 @@ class SwapAb(Family):
         return max(1, (SHARED_LIMIT + RESERVED) // (plan.shared_bytes + RESERVED))
 
     def _turnaround_us(self, stage_bytes: Ints, machine: Machine) -> Floats:
-        c = machine.calibration
-        receives = stage_bytes / (c.l2_alone_bytes_per_clk * c.boost_clock_mhz)
-        found: Floats = (TURN_US + TURN_STAGES * receives) * c.residual(self.name, "turnaround")
-        return found
+        return machine.turnaround_us(stage_bytes) * machine.calibration.residual(self.name, "turnaround")
 
     def _offered(self, found: _Table, places: Ints, problem: Problem, machine: Machine, dependent: Bools) -> Offer:
         t, c = found.columns, machine.calibration
@@ -185,13 +179,14 @@ class SwapAb(Family):
         # Fragments of 8 tokens by 16 weights: some blocks may add up one more than others.
         fragments = bm * bn // 128
         partial = -(-fragments // split) * 128 * 4.0 * (split - 1)
-        exchange = np.where(split > 1, SWAP_CLK + 2 * partial / EXCHANGE_BYTES_PER_CLK, 0.0)
+        ways = EXCHANGE_WAYS * (c.tma_latency_l2_clk + partial / CLUSTER_BYTES_PER_CLOCK)
+        exchange = np.where(split > 1, ways, 0.0)
         ones = np.ones(len(bm))
         first = PROLOGUE_CLK + c.tma_latency_hbm_clk
         lines = problem.ldc * problem.out_dtype.itemsize % 16 == 0
-        rate = STORE_BYTES_PER_CLK if lines else ELEMENT_BYTES_PER_CLK
-        stores = bm * bn * problem.out_dtype.itemsize / rate
-        a_cost, b_cost = askew(problem, ASKEW)
+        stores = bm * bn * problem.out_dtype.itemsize / STORE_BYTES_PER_CLK * (1 if lines else STORE_ELEMENTS)
+        a_cost, b_cost = askew(problem)
+        fixed_us = FIXED_US * c.residual(self.name, "fixed")
         stream = Stream(
             tiles=tiles,
             split=split,
@@ -208,15 +203,14 @@ class SwapAb(Family):
             ring_clk=0 * weights,
             last_part=ones,
             launch_us=np.where(split > 1, c.cluster_launch_us, c.launch_us),
-            ramp_us=RAMP_US * c.residual(self.name, "ramp"),
+            ramp_us=BEFORE_FIRST * fixed_us,
             first_clk=ones * first,
-            end_us=ones * (DRAIN_US * c.residual(self.name, "drain")),
+            end_us=ones * (1 - BEFORE_FIRST) * fixed_us,
             end_clk=(exchange + stores) * -(-tiles // places),  # nothing is multiplied meanwhile
             dependent=dependent,
             hides_first=True,
             flows=split < 0,
-            round_us=0.0,
-            same=np.where(split > 1, SAME_LINES, SAME),
+            same=AS_ALONE,
             apart=0.0 * ones,
             again_bytes=np.where(dependent & (down > 1), DRIFT * problem.n * problem.k * itemsize, 0.0),
             useful_elements=problem.m * problem.n / (tiles * bm * bn),
