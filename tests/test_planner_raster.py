@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -95,3 +96,13 @@ def test_any_range_of_tiles(tiles_m: int, tiles_n: int, group: int, along_n: boo
     rows, cols = lines_read(order, np.array([first]), np.array([last]))
     every = [blocks[0] for blocks in walk(m, n, 1, (1, 1), group, along_n, False)]
     assert (int(rows[0]), int(cols[0])) == lines(every[first:last], m, n)
+
+
+@pytest.mark.parametrize("power", [11, 12, 13])
+def test_of_very_many_tiles_numbers_are_exact_too(power: int) -> None:
+    """Super-rows of one tile run along N, far from the first and over the end of one."""
+    side = 2**power
+    order = Order(side, side, np.array([1]), np.array([1]), np.array([1]), np.array([False]))
+    for first, last, rows, cols in ((-8, -3, 1, 5), (-side - 3, -side + 4, 2, 7), (-3 * side, 0, 3, side)):
+        ends = (np.array([side * side + each]) for each in (first, last))
+        assert tuple(int(each[0]) for each in lines_read(order, *ends)) == (rows, cols)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+_Counts = NDArray[np.floating[Any]]
 Bools = NDArray[np.bool_]
 
 
@@ -69,8 +70,12 @@ def lines_read(order: Order, first: Ints | Floats, last: Ints | Floats) -> tuple
     along, across = turned(order.tiles_m, order.tiles_n)
     step_p, step_q = turned(order.rows, order.cols)
     size_p, size_q = turned(order.m, order.n)
-    begin, end = np.asarray(first, dtype=np.float64), np.asarray(last, dtype=np.float64)
-    places, last_place, turns, last_turn = _distinct(begin, end, along, across, order.group.astype(float))
+    # Numbers of tiles below 2**24 are exact in 32 bits too, and so are their quotients, in half the time.
+    kind: Any = np.float32 if np.max(along * across, initial=0) < 2**24 else np.float64
+    begin, end = np.asarray(first, dtype=kind), np.asarray(last, dtype=kind)
+    places, last_place, turns, last_turn = _distinct(
+        begin, end, along.astype(kind), across.astype(kind), order.group.astype(kind)
+    )
     some = end > begin
     p = (places * step_p - last_place * (along * step_p - size_p)) * some
     q = (turns * step_q - last_turn * (across * step_q - size_q)) * some
@@ -78,8 +83,8 @@ def lines_read(order: Order, first: Ints | Floats, last: Ints | Floats) -> tuple
 
 
 def _distinct(
-    first: Floats, last: Floats, along: Floats, across: Floats, group: Floats
-) -> tuple[Floats, Bools, Floats, Bools]:
+    first: _Counts, last: _Counts, along: _Counts, across: _Counts, group: _Counts
+) -> tuple[_Counts, Bools, _Counts, Bools]:
     """Of the tiles in a range that is not empty: how many different places along the super-rows' axis, whether the
     last place is among them, and the same for the other axis.
 
@@ -114,7 +119,7 @@ def _distinct(
     return places, last_place, turns, last_turn
 
 
-def over(whole: Ints | Floats, parts: Ints | Floats) -> Floats:
+def over(whole: Ints | _Counts, parts: Ints | _Counts) -> Any:
     """``whole // parts`` of numbers from 0 on, in floating point: exact below 2**53, and a quarter of the time."""
-    quotient: Floats = np.floor(whole / parts)
+    quotient: _Counts = np.floor(whole / parts)
     return quotient
