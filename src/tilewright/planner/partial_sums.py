@@ -18,7 +18,7 @@ ARRIVE_US = 1.1
 """From a part's last store to what its last arriver can rely on: a fence, a counter in L2, and its answer; sweep,
 development third."""
 
-EXCHANGE_US = 3.5
+EXCHANGE_US = 1.2
 """Of a cluster whose blocks add up in each other's shared memory, what is not bytes: the blocks end together, their
 accumulators change places, and wait for those of the others; the whole sweep."""
 

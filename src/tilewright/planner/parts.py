@@ -109,7 +109,7 @@ class Parts(Family):
     residuals = ("ramp", "drain", "arrive")
     kind: type[PartsPlan]
     turnaround = 1.0  # of that of whole tiles
-    same = SAME_LINES
+    same = same_dependent = SAME_LINES  # of blocks that load all for themselves, as supply.SAME_LINES
     round_us = 0.0
     walk_us = 0.0  # of a grid that leaves partial sums
 
@@ -173,8 +173,9 @@ class Parts(Family):
         how = cut(tiles, places)
         how = replace(how, share=_shared(how.share, along_k, problem))
         elements = t["bm"] * t["bn"] * cluster // along_k
-        # Each block of a cluster along K leaves and adds up its share of a tile.
-        write, last = partial_sums.reduction_us(how.parts * along_k, how.cut * along_k, elements // along_k, machine)
+        # Each block leaves and adds up its own tile, of a cluster along K its share of one.
+        own = t["bm"] * t["bn"] // along_k
+        write, last = partial_sums.reduction_us(how.parts * cluster, how.cut * cluster, own, machine)
         write = write + partial_sums.exchange_us(along_k, t["bm"] * t["bn"], machine)
         covered = np.where(how.covered, 0.0, 1.0)
         rounds = -(-how.items // places)
@@ -192,6 +193,7 @@ class Parts(Family):
             own_bytes=whole.own_bytes * how.share,
             shared_bytes=whole.shared_bytes * how.share,
             weight_bytes=problem.bytes_moved / (worth * cluster),
+            run_bytes=SWIZZLE_ROW * itemsize,
             chain=whole.chain * how.share,
             turnaround_us=self.turnaround * TILES_TURNAROUND_US,
             tensor_clk=whole.tensor_clk * how.share,
@@ -208,7 +210,7 @@ class Parts(Family):
             hides_first=True,
             flows=covered < 0,
             round_us=np.where(how.parts > 0, self.round_us, 0.0),
-            same=np.where(along_k > 1, SAME_LINES, self.same),
+            same=self._same(cluster, along_k, dependent),
             apart=whole.apart,
             again_bytes=again,
             useful_elements=problem.m * problem.n / (tiles * elements),
@@ -234,6 +236,18 @@ class Parts(Family):
         ties = np.stack([cluster, how.parts, -t["bm"] * t["bn"], stage, t["bm"], np.arange(len(rows))], axis=1)
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)
+
+    def _same(self, cluster: Ints, along_k: Ints, dependent: bool) -> Floats:
+        """Times what L2 gives an SM of lines of its own, of what blocks load that others need too.
+
+        Blocks of a cluster along K are at different K. Other clusters are in step as those of whole tiles are, and lone
+        blocks as ``same`` and ``same_dependent`` have it.
+        """
+        if dependent:
+            found = np.full(len(cluster), self.same_dependent)
+        else:
+            found = np.where(cluster > 1, SAME_LINES, self.same)
+        return np.where(along_k > 1, 1.0, found)
 
     def _shape(self, plan: PartsPlan, places: int) -> Shape:
         stage = plan.core.tile_bytes + 16
