@@ -109,7 +109,7 @@ class Parts(Family):
     residuals = ("ramp", "drain", "arrive")
     kind: type[PartsPlan]
     turnaround = 1.0  # of that of whole tiles
-    same = same_dependent = SAME_LINES  # of blocks that load all for themselves, as supply.SAME_LINES
+    same = same_cluster = same_dependent = SAME_LINES  # of lone blocks; in clusters; in a dependent launch
     round_us = 0.0
     walk_us = 0.0  # of a grid that leaves partial sums
 
@@ -210,7 +210,7 @@ class Parts(Family):
             hides_first=True,
             flows=covered < 0,
             round_us=np.where(how.parts > 0, self.round_us, 0.0),
-            same=self._same(cluster, along_k, dependent),
+            same=self.same_dependent if dependent else np.where(cluster > 1, self.same_cluster, self.same),
             apart=whole.apart,
             again_bytes=again,
             useful_elements=problem.m * problem.n / (tiles * elements),
@@ -236,18 +236,6 @@ class Parts(Family):
         ties = np.stack([cluster, how.parts, -t["bm"] * t["bn"], stage, t["bm"], np.arange(len(rows))], axis=1)
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)
-
-    def _same(self, cluster: Ints, along_k: Ints, dependent: bool) -> Floats:
-        """Times what L2 gives an SM of lines of its own, of what blocks load that others need too.
-
-        Blocks of a cluster along K are at different K. Other clusters are in step as those of whole tiles are, and lone
-        blocks as ``same`` and ``same_dependent`` have it.
-        """
-        if dependent:
-            found = np.full(len(cluster), self.same_dependent)
-        else:
-            found = np.where(cluster > 1, SAME_LINES, self.same)
-        return np.where(along_k > 1, 1.0, found)
 
     def _shape(self, plan: PartsPlan, places: int) -> Shape:
         stage = plan.core.tile_bytes + 16

@@ -49,7 +49,7 @@ class Stream:
     that a dependent launch hides it. Where a grid ``flows``, an SM begins a tile as soon as it is done with one, with
     others under way. Where it does not, a round after the first costs ``round_us`` in addition. ``same`` is the factor
     on what L2 gives a block of its own (``supply.SAME_LINES``), ``apart`` as ``terms.Work`` has it, ``again_bytes``
-    what the last round reads from HBM that was read before. ``flop`` and ``pj_per_flop`` are as ``terms.Work`` has them.
+    what the last round reads from HBM that was read before. ``flop`` and ``pj_per_flop`` are those of ``terms.Work``.
     """
 
     tiles: Ints
