@@ -207,7 +207,7 @@ class Parts(Family):
             end_us=DRAIN_US * c.residual(self.name, "drain") + write + arrive + walk,
             end_clk=whole.epilogue_clk * rounds,  # nothing is multiplied meanwhile
             dependent=np.full(len(rows), dependent),
-            hides_first=True,
+            shown_clk=c.tma_latency_hbm_clk,  # A may be what the kernel before has written
             flows=covered < 0,
             round_us=np.where(how.parts > 0, self.round_us, 0.0),
             same=self.same_dependent if dependent else np.where(cluster > 1, self.same_cluster, self.same),

@@ -45,8 +45,8 @@ class Stream:
     ``run_bytes`` are asked for at one time. ``ring_clk`` is as ``terms.Work`` has it. Its loads follow one another:
     ``chain`` times ``turnaround_us``, that of what is in flight. ``ramp_us`` is what the kernel before and this one
     have between them beside the launch, which a dependent launch hides with it; ``end_us`` passes from the last load
-    to the end of the grid. ``first_clk`` is what passes from a block's start to its first byte; ``hides_first`` says
-    that a dependent launch hides it. Where a grid ``flows``, an SM begins a tile as soon as it is done with one, with
+    to the end of the grid. ``first_clk`` is what passes from a block's start to its first byte, ``shown_clk`` what of
+    it a dependent launch shows. Where a grid ``flows``, an SM begins a tile as soon as it is done with one, with
     others under way. Where it does not, a round after the first costs ``round_us`` in addition. ``same`` is the factor
     on what L2 gives a block of its own (``supply.SAME_LINES``), ``apart`` as ``terms.Work`` has it, ``again_bytes``
     what the last round reads from HBM that was read before. ``flop`` and ``pj_per_flop`` are those of ``terms.Work``.
@@ -73,7 +73,7 @@ class Stream:
     end_us: Floats
     end_clk: Floats
     dependent: Bools
-    hides_first: bool
+    shown_clk: Floats | float
     flows: Bools
     round_us: float | Floats
     same: float | Floats
@@ -183,7 +183,7 @@ class StreamEstimate:
         """Launch, first load and end."""
         s = self._s
         shown = np.where(s.dependent, 0.0, 1.0)
-        first = s.first_clk / hertz * (shown if s.hides_first else 1.0)
+        first = np.where(s.dependent, s.shown_clk, s.first_clk) / hertz
         return (s.launch_us + s.ramp_us) * 1e-6 * shown, first, self._end(hertz)
 
     def _end(self, hertz: Floats) -> Floats:

@@ -19,10 +19,13 @@ DRAIN_US = 0.6
 """After its last load: what is under way is multiplied, stored, and the last block ends."""
 DRAW_BYTES_PER_S = 85e9
 """What one SM draws from HBM: 64 SMs with a tile each do not reach the bandwidth, 128 that share K do."""
-# The next one is of a few dependent launches, ROUNDED of all of the sweep (docs/notebook/2026-11-30-held-out.md).
+# The next two are of a few dependent launches, ROUNDED of all of the sweep (docs/notebook/2026-11-30-held-out.md).
 CROWDED = 0.5
 """Of what the SM with most blocks has more than the others, what the others wait for. In a dependent launch blocks
 start wherever the kernel before leaves room: several an SM then fill some SMs and leave others few."""
+DRIFT = 0.035
+"""Of the weights that lone blocks of swap-AB read in a dependent launch, what HBM reads as if again: blocks that start
+one by one open its pages out of step. At 90 to 235 MB such launches are no faster, or slower, than others."""
 RUN_BYTES = 4
 """What a run of bytes of a line of a matrix, asked for at one time, costs HBM more than its length, in bytes: a page is
 opened for each. Of swap-AB's steps of 64, 128 and 256 K; all of the sweep."""

@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
-from tilewright.plan_decode import LANES, LOAD_BYTES, SPARE_REGISTERS, DecodePlan, GemvPlan, MmaPlan
+from tilewright.plan_decode import LOAD_BYTES, SPARE_REGISTERS, DecodePlan, GemvPlan, MmaPlan
 from tilewright.planner import stream_constraints as limits
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.facts import Shape, candidate
@@ -63,6 +63,7 @@ def _table(plans: Sequence[DecodePlan]) -> _Table:
         "batches": [p.batches if isinstance(p, MmaPlan) else 1 for p in plans],
         "threads": [p.threads for p in plans],
         "blocks": [p.blocks_per_sm for p in plans],
+        "in_flight": [p.in_flight for p in plans],
     }
     return _Table(tuple(plans), columns_of(each))
 
@@ -175,9 +176,9 @@ class Decode(Family):
             end_us=ones * (self.drain_us * c.residual(self.name, "drain")) + tail,
             end_clk=self.sum_clk(t) + bm * bn * wk * 4 / gpu.shared_bytes_per_clock,
             dependent=dependent,
-            hides_first=False,  # blocks find room on an SM as those of the kernel before leave it
+            shown_clk=c.tma_latency_hbm_clk,  # blocks find room on an SM as those of the kernel before leave it
             flows=tiles > 0,
-            round_us=self.round_us(t, machine),
+            round_us=self.round_us(t, problem, machine),
             same=self.same,
             apart=0.0 * weights,
             again_bytes=0.0 * weights,
@@ -202,7 +203,7 @@ class Decode(Family):
         """From when a warp has asked for a batch of weights until it asks for the one that takes its place."""
 
     @abstractmethod
-    def round_us(self, t: dict[str, Ints], machine: Machine) -> Floats:
+    def round_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """For how long less than HBM gives is asked for, between a block's last loads and its successor's first."""
 
     def sum_clk(self, t: dict[str, Ints]) -> Floats:
@@ -253,7 +254,7 @@ class Gemv(Decode):
     name = "decode_gemv"
     kind = GemvPlan
     ramp_us = 0.3
-    drain_us = 0.45
+    drain_us = 0.55
     tail_us = 1.0
     same = 1.8  # blocks ask for the same tokens
 
@@ -272,7 +273,7 @@ class Gemv(Decode):
     def turnaround_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """The latency of HBM, and then all that a warp does with a step's weights, as it has one batch of registers."""
         c = machine.calibration
-        loads = t["rows"] * (t["bk"] * problem.dtype.itemsize // (LANES * LOAD_BYTES))
+        loads = t["in_flight"] / (t["threads"] * LOAD_BYTES)
         multiplied = ISSUE_LATENCY_CLK * loads * _counted(t, problem.aligned) / c.burst_clock_mhz
         found: Floats = (_latency_us(machine) + multiplied) * c.residual(self.name, "turnaround")
         return found
@@ -281,9 +282,17 @@ class Gemv(Decode):
         """Five shuffles for each sum that a warp has, one of a warp a clock."""
         return (5 * t["wk"] * t["bn"] * t["bm"] * t["blocks"]).astype(float)
 
-    def round_us(self, t: dict[str, Ints], machine: Machine) -> Floats:
-        """Twice the latency of HBM, its last loads' and the first ones'; of several blocks of an SM that is a share."""
-        return 2 * _latency_us(machine) / t["blocks"]
+    def round_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """Twice the latency of HBM, its last loads' and the first ones', as far as other blocks do not ask for enough.
+
+        Enough is what HBM delivers to an SM in that time; a warp asks for the share of a turnaround that is not spent
+        on multiplying.
+        """
+        latency = _latency_us(machine)
+        enough = machine.calibration.hbm_read_bytes_per_s * 2 * latency * 1e-6 / machine.sms
+        asked = (t["blocks"] - 1) * t["in_flight"] * latency / self.turnaround_us(t, problem, machine)
+        found: Floats = 2 * latency * np.maximum(0.0, 1 - asked / enough)
+        return found
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """FMAs over what the CUDA cores do."""
@@ -340,7 +349,7 @@ class Mma(Decode):
         """The same for all: of two batches one is on its way while the other is multiplied."""
         return np.full(len(t["bm"]), TURNAROUND_US * machine.calibration.residual(self.name, "turnaround"))
 
-    def round_us(self, t: dict[str, Ints], machine: Machine) -> Floats:
+    def round_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """The blocks of an SM share it."""
         return ROUND_US / t["blocks"]
 

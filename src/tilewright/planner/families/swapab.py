@@ -26,7 +26,7 @@ from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import FILL, RAMP_US, SAME_LINES, askew
+from tilewright.planner.supply import DRIFT, FILL, RAMP_US, SAME_LINES, askew
 from tilewright.problem import Layout, Problem
 
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
@@ -35,10 +35,9 @@ SPREAD = (0.92, 1.12)
 # Of the sweep, development third; ELEMENT_BYTES_PER_CLK of all of it.
 TURN_US = 0.55  # from when a stage is free until it is full again, all SMs loading, beside
 TURN_STAGES = 2.0  # times what an SM alone takes to receive one
-SAME = (
-    1.8  # times what L2 gives an SM of lines of its own: tiles beside each other read the same weights, in step where a
-)
-# kernel's blocks start together; in a dependent launch, and in clusters along K, they ask for them as whole tiles do.
+# Times what L2 gives an SM of lines of its own: tiles beside each other read the same weights, in step where a kernel's
+# blocks start together; in a dependent launch, or in clusters along K, as whole tiles do, and in both as alone.
+SAME = 1.8
 # From a study of such kernels on an H200, of 8 to 128 tokens.
 PROLOGUE_CLK = 400  # barriers, tensor maps
 ASKEW = 2.2  # as of ``supply``: lines that lie askew are not faster for being asked for together
@@ -227,12 +226,12 @@ class SwapAb(Family):
             end_us=ones * (DRAIN_US * c.residual(self.name, "drain")),
             end_clk=(exchange + stores) * -(-tiles // places),  # nothing is multiplied meanwhile
             dependent=dependent,
-            hides_first=True,
+            shown_clk=0.0,
             flows=split < 0,
             round_us=0.0,
-            same=np.where((split > 1) | dependent, SAME_LINES, SAME),
+            same=np.select([dependent & (split > 1) & (down > 1), dependent | (split > 1)], [1.0, SAME_LINES], SAME),
             apart=0.0 * ones,
-            again_bytes=0.0 * ones,
+            again_bytes=np.where(dependent & (split == 1), DRIFT * problem.n * problem.k * itemsize, 0.0),
             useful_elements=problem.m * problem.n / (tiles * bm * bn),
             flop=2.0 * bm * bn * depth,
             pj_per_flop=c.energy_pj_per_flop,
