@@ -202,7 +202,9 @@ class SwapAb(Family):
         first = PROLOGUE_CLK + c.tma_latency_hbm_clk
         lines = problem.ldc * problem.out_dtype.itemsize % 16 == 0
         rate = STORE_BYTES_PER_CLK if lines else ELEMENT_BYTES_PER_CLK
-        stores = bm * bn * problem.out_dtype.itemsize / rate
+        out = exchange + bm * bn * problem.out_dtype.itemsize / rate
+        rounds = -(-tiles // places)
+        under = rounds - 1 if lines else 0 * rounds  # rounds whose C leaves while the next tile's stages come
         a_cost, b_cost = askew(problem, ASKEW)
         stream = Stream(
             tiles=tiles,
@@ -215,7 +217,7 @@ class SwapAb(Family):
             run_bytes=bk * itemsize,
             chain=steps / (t["stages"] - 1),
             turnaround_us=self._turnaround_us((bm + bn) * bk * itemsize, machine),
-            tensor_clk=tensor,
+            tensor_clk=tensor + (under > 0) * out,
             port_clk=reads + c.port_contention * fills,
             issue_clk=(steps * STEP_CLK).astype(float),
             ring_clk=0 * weights,
@@ -224,7 +226,7 @@ class SwapAb(Family):
             ramp_us=RAMP_US * c.residual(self.name, "ramp"),
             first_clk=ones * first,
             end_us=ones * (DRAIN_US * c.residual(self.name, "drain")),
-            end_clk=(exchange + stores) * -(-tiles // places),  # nothing is multiplied meanwhile
+            end_clk=out * (rounds - under),
             dependent=dependent,
             shown_clk=0.0,
             flows=split < 0,
