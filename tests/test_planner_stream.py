@@ -66,7 +66,7 @@ def test_more_bytes_are_never_faster_and_nothing_beats_hbm(m: int, n: int, k: in
         floor = larger.bytes_moved / H200.gpu.hbm_bytes_per_s * 1e6
         assert us(large) >= floor
         dependent = priced(plan.with_(dependent_launch=True), larger, H200)
-        assert floor <= us(dependent) < 1.3 * us(large)  # it may lie unevenly on the SMs
+        assert floor <= us(dependent) < 1.35 * us(large)  # it may lie unevenly on the SMs
 
 
 def test_less_bandwidth_and_fewer_sms_take_longer() -> None:

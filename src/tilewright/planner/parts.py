@@ -131,7 +131,7 @@ class Parts(Family):
     kind: type[PartsPlan]
     fixed_us: float  # beside launch, loads, products, stores and sums
     turnaround = 1.0  # of that of whole tiles
-    same = SAME_LINES
+    same = same_cluster = same_dependent = SAME_LINES  # of lone blocks; in clusters; in a dependent launch
     walk_us = 0.0  # of a grid that leaves partial sums
 
     def prices(self, plan: Any) -> bool:
@@ -190,8 +190,9 @@ class Parts(Family):
         how = cut(tiles, places)
         how = replace(how, share=_shared(how.share, along_k, problem))
         elements = t["bm"] * t["bn"] * cluster // along_k
-        # Each block of a cluster along K leaves and adds up its share of a tile.
-        write, last = partial_sums.reduction_us(how.parts * along_k, how.cut * along_k, elements // along_k, machine)
+        # Each block leaves and adds up its own tile, of a cluster along K its share of one.
+        own = t["bm"] * t["bn"] // along_k
+        write, last = partial_sums.reduction_us(how.parts * cluster, how.cut * cluster, own, machine)
         write = write + partial_sums.exchange_us(along_k, t["bm"] * t["bn"], machine)
         covered = np.where(how.covered, 0.0, 1.0)
         rounds = -(-how.items // places)
@@ -210,6 +211,7 @@ class Parts(Family):
             own_bytes=whole.own_bytes * how.share,
             shared_bytes=whole.shared_bytes * how.share,
             weight_bytes=problem.bytes_moved / (worth * cluster),
+            run_bytes=SWIZZLE_ROW * itemsize,
             chain=whole.chain * how.share,
             turnaround_us=self.turnaround * whole.turnaround_us,
             tensor_clk=whole.tensor_clk * how.share,
@@ -223,9 +225,10 @@ class Parts(Family):
             end_us=(1 - BEFORE_FIRST) * fixed_us + write + arrive + walk,
             end_clk=whole.epilogue_clk * rounds,  # nothing is multiplied meanwhile
             dependent=dependent,
-            hides_first=True,
+            shown_clk=c.tma_latency_hbm_clk,  # A may be what the kernel before has written
             flows=covered < 0,
-            same=self.same,
+            round_us=0.0,
+            same=np.select([dependent, cluster > 1], [self.same_dependent, self.same_cluster], self.same),
             apart=whole.apart,
             again_bytes=again,
             useful_elements=problem.m * problem.n / (tiles * elements),
@@ -250,7 +253,7 @@ class Parts(Family):
             return replace(made, waves=int(stream.rounds[index]), wave_efficiency=min(1.0, used / spent))
 
         ties = np.stack(
-            [~dependent, cluster, how.parts, -t["bm"] * t["bn"], stage, t["bm"], np.arange(len(rows))], axis=1
+            [dependent, cluster, how.parts, -t["bm"] * t["bn"], stage, t["bm"], np.arange(len(rows))], axis=1
         )
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)

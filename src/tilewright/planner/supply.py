@@ -24,7 +24,7 @@ ASKEW = 2.0
 """What a row of a box costs that begins within a sector of L2, in rows that do not: its 128 bytes lie in two lines. One
 that begins with a sector has no sector more; and a multicast load reads both lines once for all blocks."""
 # From here on fitted, to the sweep; docs/planner.md says what each is worth.
-FILL = 4.0
+FILL = 5.0
 """What a byte of a box beyond the edge of a matrix costs, of which nothing is read, in bytes that are."""
 BEGIN_AND_END_US = 2.8
 """Of a kernel of tiles, what is neither launch, first load, main loop nor epilogue, whatever bounds it: until all SMs
@@ -37,9 +37,12 @@ APART = 0.12
 CROWDED = 0.5
 """Of what the SM with most blocks has more than the others, what the others wait for. In a dependent launch blocks
 start wherever the kernel before leaves room: several an SM then fill some SMs and leave others few."""
-DRIFT = 0.15
-"""Of weights that two tiles beside each other read, what is read twice in a dependent launch: its blocks start one by
-one and not in step."""
+DRIFT = 0.035
+"""Of the weights that lone blocks of swap-AB read in a dependent launch, what HBM reads as if again: blocks that start
+one by one open its pages out of step. At 90 to 235 MB such launches are no faster, or slower, than others."""
+RUN_BYTES = 4
+"""What a run of bytes of a line of a matrix, asked for at one time, costs HBM more than its length, in bytes: a page is
+opened for each. Of swap-AB's steps of 64, 128 and 256 K; all of the sweep."""
 
 
 def askew(problem: Problem) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
-from tilewright.plan_decode import SPARE_REGISTERS, DecodePlan, GemvPlan, MmaPlan
+from tilewright.plan_decode import LOAD_BYTES, SPARE_REGISTERS, DecodePlan, GemvPlan, MmaPlan
 from tilewright.planner import stream_constraints as limits
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.facts import Shape, candidate
@@ -32,9 +32,10 @@ P = TypeVar("P", bound=DecodePlan)
 
 SPREAD = (0.90, 1.15)
 SLOTS = 128  # lanes that an SM issues for in a clock
-TOKEN_ISSUED = 4.2
-"""Times the instructions that are counted for a token: addresses, waits and what an SM issues at a fraction of that
-rate. Fitted to the sweep."""
+GEMV_ISSUED = 1.9
+"""Times the instructions that are counted: addresses, waits and what an SM issues at a fraction of that rate. Fitted to
+the sweep."""
+ISSUE_LATENCY_CLK = 4  # from an instruction of a warp to one that needs its result
 # Registers beside those that ``DecodePlan`` knows of, a token: its pointer, and its elements made fp32. With them the
 # blocks an SM are as many as scripts/check_kernels.py found to have room without spilling.
 TOKEN_REGISTERS = 6
@@ -62,6 +63,7 @@ def _table(plans: Sequence[DecodePlan]) -> _Table:
         "batches": [p.batches if isinstance(p, MmaPlan) else 1 for p in plans],
         "threads": [p.threads for p in plans],
         "blocks": [p.blocks_per_sm for p in plans],
+        "in_flight": [p.in_flight for p in plans],
     }
     return _Table(tuple(plans), columns_of(each))
 
@@ -74,6 +76,7 @@ class Decode(Family):
     fixed_us = 0.0  # beside launch, loads and products
     drain_us = 0.0  # beside, after the last load
     same = 1.0
+    ahead = 0  # batches that are asked for before the first is waited for, beyond one
     tail_us = 0.0  # of a block whose K ends within a step: loads that are not all in flight at once
 
     @abstractmethod
@@ -130,7 +133,7 @@ class Decode(Family):
         )
         blocks = plan.grid(problem)[0]
         resident = min(plan.blocks_per_sm, -(-blocks // machine.sms))
-        turnaround = self.turnaround_us(machine)
+        turnaround = float(self.turnaround_us(_table([plan]).columns, problem, machine)[0])
         yield limits.in_flight(resident, plan.in_flight, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s)
         yield limits.tokens_read(problem, plan.bm, plan.bn // plan.wr, "a warp")
         if plan.wk > 1:
@@ -165,8 +168,9 @@ class Decode(Family):
             own_bytes=weights + tokens,
             shared_bytes=0 * weights,
             weight_bytes=weights,
-            chain=steps / t["batches"] + 1,
-            turnaround_us=self.turnaround_us(machine),
+            run_bytes=bk * wk * itemsize,
+            chain=steps / t["batches"] + self.ahead,
+            turnaround_us=self.turnaround_us(t, problem, machine),
             tensor_clk=self.multiply_clk(t, problem, machine),
             port_clk=read / gpu.shared_bytes_per_clock,
             issue_clk=chunks * self.issued(t, problem.aligned) / SLOTS,
@@ -176,10 +180,11 @@ class Decode(Family):
             ramp_us=BEFORE_FIRST * fixed_us,
             first_clk=ones * c.tma_latency_hbm_clk,
             end_us=end_us + tail,
-            end_clk=bm * bn * wk * 4 / gpu.shared_bytes_per_clock + 0.0,
+            end_clk=self.sum_clk(t) + bm * bn * wk * 4 / gpu.shared_bytes_per_clock,
             dependent=dependent,
-            hides_first=False,  # blocks find room on an SM as those of the kernel before leave it
+            shown_clk=c.tma_latency_hbm_clk,  # blocks find room on an SM as those of the kernel before leave it
             flows=tiles > 0,
+            round_us=self.round_us(t, problem, machine),
             same=self.same,
             apart=0.0 * weights,
             again_bytes=0.0 * weights,
@@ -195,13 +200,22 @@ class Decode(Family):
             return candidate(problem, shape, plan=plan, terms_us=terms, predicted_us=predicted)
 
         # Of the same time the plan whose warps have the longer run of K, then the fewer warps.
-        ties = np.stack([~dependent, wk, t["threads"], -t["rows"], np.arange(len(bm))], axis=1)
+        ties = np.stack([dependent, wk, t["threads"], -t["rows"], np.arange(len(bm))], axis=1)
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)
 
-    def turnaround_us(self, machine: Machine) -> float:
-        """From when a register is free until a load has filled it again."""
-        return float(machine.turnaround_us(np.array(0))) * machine.calibration.residual(self.name, "turnaround")
+    def turnaround_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """From when a warp has asked for a batch of weights until it asks for the one that takes its place."""
+        residual = machine.calibration.residual(self.name, "turnaround")
+        return machine.turnaround_us(np.zeros_like(t["bm"])) * residual
+
+    def round_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """For how long less than HBM gives is asked for, between a block's last loads and its successor's first."""
+        return np.zeros(len(t["bm"]))
+
+    def sum_clk(self, t: dict[str, Ints]) -> Floats:
+        """Clocks in which an SM's warps bring the sums of their lanes together."""
+        return np.zeros(len(t["bm"]))
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """Clocks of an SM's arithmetic for a block's tile."""
@@ -229,13 +243,20 @@ def _gemv_table(dtype: DType, tokens: int, a: Layout, b: Layout, aligned: bool) 
     return _table(found)
 
 
+def _counted(t: dict[str, Ints], aligned: bool) -> Floats:
+    """Instructions of a lane of the GEMV for 16 bytes of weights."""
+    load = 1 if aligned else 8
+    found: Floats = load + 8 + t["bm"] * (8 + (load + 8) / t["rows"])
+    return found
+
+
 class Gemv(Decode):
     """One to four tokens, multiplied on the CUDA cores."""
 
     name = "decode_gemv"
     kind = GemvPlan
     fixed_us = 0.85  # both fitted to the sweep
-    tail_us = 1.2
+    tail_us = 1.0
     same = AS_ALONE  # blocks ask for the same tokens
 
     def table(self, problem: Problem) -> _Table:
@@ -248,8 +269,29 @@ class Gemv(Decode):
 
     def issued(self, t: dict[str, Ints], aligned: bool) -> Floats:
         """A load and 8 conversions of weights, 8 FMAs a token; a token's load and conversions serve all rows."""
-        load = 1 if aligned else 8
-        found: Floats = (load + 8) + TOKEN_ISSUED * t["bm"] * (8 + (load + 8) / t["rows"])
+        return GEMV_ISSUED * _counted(t, aligned)
+
+    def turnaround_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """The latency of HBM, and then all that a warp does with a step's weights, as it has one batch of registers."""
+        c = machine.calibration
+        loads = t["in_flight"] / (t["threads"] * LOAD_BYTES)
+        multiplied = ISSUE_LATENCY_CLK * loads * _counted(t, problem.aligned) / c.burst_clock_mhz
+        return super().turnaround_us(t, problem, machine) + multiplied * c.residual(self.name, "turnaround")
+
+    def sum_clk(self, t: dict[str, Ints]) -> Floats:
+        """Five shuffles for each sum that a warp has, one of a warp a clock."""
+        return (5 * t["wk"] * t["bn"] * t["bm"] * t["blocks"]).astype(float)
+
+    def round_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """Twice the latency of HBM, its last loads' and the first ones', as far as other blocks do not ask for enough.
+
+        Enough is what HBM delivers to an SM in that time; a warp asks for the share of a turnaround that is not spent
+        on multiplying.
+        """
+        latency = machine.turnaround_us(np.zeros_like(t["bm"]))
+        enough = machine.calibration.hbm_read_bytes_per_s * 2 * latency * 1e-6 / machine.sms
+        asked = (t["blocks"] - 1) * t["in_flight"] * latency / self.turnaround_us(t, problem, machine)
+        found: Floats = 2 * latency * np.maximum(0.0, 1 - asked / enough)
         return found
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
@@ -282,6 +324,7 @@ class Mma(Decode):
     name = "decode_mma"
     kind = MmaPlan
     drain_us = 2.7  # fitted to the sweep
+    ahead = 1
 
     def table(self, problem: Problem) -> _Table:
         """With as many blocks of 8 tokens as there are."""

@@ -136,7 +136,7 @@ class Simt(Family):
             shape = _shape(found[index], machine.sms * shared_by[index])
             return candidate(problem, shape, plan=found[index], terms_us=terms, predicted_us=predicted)
 
-        ties = np.stack([~dependent, -bm * bn, bm, np.arange(len(bm))], axis=1)
+        ties = np.stack([dependent, -bm * bn, bm, np.arange(len(bm))], axis=1)
         useful = useful_share(work, problem)
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, nothing, SPREAD)

@@ -41,7 +41,9 @@ class SplitK(Parts):
     name = "splitk"
     kind = SplitKPlan
     fixed_us = 1.1  # fitted to the sweep
-    same = AS_ALONE  # blocks of a part ask for the same lines
+    # Blocks of a part ask for the same lines. Clusters are not in step, nor are the blocks of a dependent launch, which
+    # start one by one as the kernel before leaves them room: few then ask for a line together.
+    same, same_cluster, same_dependent = AS_ALONE, 1.0, 1.0
 
     def uncut(self, dtype: DType, a: Layout, b: Layout) -> Bases:
         """One of each tile and cluster, along K too."""

@@ -24,10 +24,10 @@ from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.judgement import Finding
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
-from tilewright.planner.persistent import PROLOGUE_CLK
+from tilewright.planner.persistent import ISSUE_CLK, PROLOGUE_CLK
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST, DRIFT, FILL, askew
+from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST, DRIFT, FILL, SAME_LINES, askew
 from tilewright.problem import Layout, Problem
 
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
@@ -39,7 +39,6 @@ EXCHANGE_WAYS = (
 )
 # Fitted to the sweep:
 FIXED_US = 1.0  # beside launch, loads, products and stores
-STEP_CLK = 130  # of a stage: a wait, the wgmmas of its slices, and its release
 STORE_BYTES_PER_CLK = 6  # of C, by warps, while nothing is multiplied
 RESERVED = 1024  # bytes of shared memory that each block on an SM takes beside its own
 
@@ -185,6 +184,9 @@ class SwapAb(Family):
         first = PROLOGUE_CLK + c.tma_latency_hbm_clk
         lines = problem.ldc * problem.out_dtype.itemsize % 16 == 0
         stores = bm * bn * problem.out_dtype.itemsize / STORE_BYTES_PER_CLK * (1 if lines else STORE_ELEMENTS)
+        out = exchange + stores
+        rounds = -(-tiles // places)
+        under = rounds - 1 if lines else 0 * rounds  # rounds whose C leaves while the next tile's stages come
         a_cost, b_cost = askew(problem)
         fixed_us = FIXED_US * c.residual(self.name, "fixed")
         stream = Stream(
@@ -195,24 +197,28 @@ class SwapAb(Family):
             own_bytes=a_cost * tokens + b_cost * weights + FILL * (bm - problem.m / down) * depth * itemsize,
             shared_bytes=0 * weights,
             weight_bytes=weights / down,
+            run_bytes=bk * itemsize,
             chain=steps / (t["stages"] - 1),
             turnaround_us=self._turnaround_us((bm + bn) * bk * itemsize, machine),
-            tensor_clk=tensor,
+            tensor_clk=tensor + (under > 0) * out,
             port_clk=reads + c.port_contention * fills,
-            issue_clk=(steps * STEP_CLK).astype(float),
+            issue_clk=(steps * ISSUE_CLK).astype(float),
             ring_clk=0 * weights,
             last_part=ones,
             launch_us=np.where(split > 1, c.cluster_launch_us, c.launch_us),
             ramp_us=BEFORE_FIRST * fixed_us,
             first_clk=ones * first,
             end_us=ones * (1 - BEFORE_FIRST) * fixed_us,
-            end_clk=(exchange + stores) * -(-tiles // places),  # nothing is multiplied meanwhile
+            end_clk=out * (rounds - under),
             dependent=dependent,
-            hides_first=True,
+            shown_clk=0.0,
             flows=split < 0,
-            same=AS_ALONE,
+            round_us=0.0,
+            same=np.select(
+                [dependent & (split > 1) & (down > 1), dependent | (split > 1)], [1.0, SAME_LINES], AS_ALONE
+            ),
             apart=0.0 * ones,
-            again_bytes=np.where(dependent & (down > 1), DRIFT * problem.n * problem.k * itemsize, 0.0),
+            again_bytes=np.where(dependent & (split == 1), DRIFT * problem.n * problem.k * itemsize, 0.0),
             useful_elements=problem.m * problem.n / (tiles * bm * bn),
             flop=2.0 * bm * bn * depth,
             pj_per_flop=c.energy_pj_per_flop,
@@ -229,7 +235,7 @@ class SwapAb(Family):
             )
 
         # Of the same time the smaller cluster, then one block an SM, the smaller tile, the deeper stage.
-        ties = np.stack([~dependent, split, t["per_sm"], bn, bm, -bk], axis=1)
+        ties = np.stack([dependent, split, t["per_sm"], bn, bm, -bk], axis=1)
         rejected = LazySequence(
             len(found.refused), lambda index: _rejected(problem, found.refused[index], machine, None)
         )
