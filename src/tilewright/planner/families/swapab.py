@@ -204,7 +204,8 @@ class SwapAb(Family):
         rate = STORE_BYTES_PER_CLK if lines else ELEMENT_BYTES_PER_CLK
         out = exchange + bm * bn * problem.out_dtype.itemsize / rate
         rounds = -(-tiles // places)
-        under = rounds - 1 if lines else 0 * rounds  # rounds whose C leaves while the next tile's stages come
+        # Rounds whose C leaves while the next tile's stages come; the blocks of a cluster wait for each other's.
+        under = np.where((split == 1) & lines, rounds - 1, 0)
         a_cost, b_cost = askew(problem, ASKEW)
         stream = Stream(
             tiles=tiles,
