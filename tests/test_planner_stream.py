@@ -66,7 +66,7 @@ def test_more_bytes_are_never_faster_and_nothing_beats_hbm(m: int, n: int, k: in
         floor = larger.bytes_moved / H200.gpu.hbm_bytes_per_s * 1e6
         assert us(large) >= floor
         dependent = priced(plan.with_(dependent_launch=True), larger, H200)
-        assert floor <= us(dependent) < 1.35 * us(large)  # it may lie unevenly on the SMs
+        assert floor <= us(dependent) < 1.5 * us(large)  # unevenly on the SMs, or out of step: L2 gives 1.4 times less
 
 
 def test_less_bandwidth_and_fewer_sms_take_longer() -> None:
@@ -100,7 +100,8 @@ def test_the_pick_of_a_decode_step(shape: tuple[int, int, int]) -> None:
     planning = tilewright.plan(*shape, layout="rc", gpu="h200", pdl=True)
     best = next(each for each in planning.ranked if each.family in BRANCHES)
     assert best.plan is not None
-    assert best.plan.dependent
+    large = planning.problem.bytes_moved > 200e6 and shape[0] > 2  # gains nothing by it
+    assert best.plan.dependent or large
     assert best.swap_ab is (best.family == "swapab")
     assert us(best) < 1.1 * us(planning.pick)
     split_too = ((64, 2112, 7168), (64, 4096, 7168))  # is as good there
@@ -110,7 +111,8 @@ def test_the_pick_of_a_decode_step(shape: tuple[int, int, int]) -> None:
         assert best.family == "swapab"
     alone = tilewright.plan(*shape, layout="rc", gpu="h200")
     slower = next(each for each in alone.ranked if each.family in BRANCHES)
-    assert us(best) < us(slower) < 1.12 * us(alone.pick)
+    assert us(best) < us(slower) or large
+    assert us(best) <= us(slower) < 1.12 * us(alone.pick)
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 512), (2048, 2048, 2048), (8192, 8192, 8192)])

@@ -186,7 +186,8 @@ class SwapAb(Family):
         stores = bm * bn * problem.out_dtype.itemsize / STORE_BYTES_PER_CLK * (1 if lines else STORE_ELEMENTS)
         out = exchange + stores
         rounds = -(-tiles // places)
-        under = rounds - 1 if lines else 0 * rounds  # rounds whose C leaves while the next tile's stages come
+        # Rounds whose C leaves while the next tile's stages come; the blocks of a cluster wait for each other's.
+        under = np.where((split == 1) & lines, rounds - 1, 0)
         a_cost, b_cost = askew(problem)
         fixed_us = FIXED_US * c.residual(self.name, "fixed")
         stream = Stream(
