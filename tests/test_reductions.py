@@ -129,7 +129,7 @@ def test_what_cannot_be_reduced() -> None:
         (t.row_max, {}, "epilogue returns row_max as its first value, which becomes C"),
         (lambda acc: (acc, t.row_max(acc) + 1), {}, "cannot be traced through an operation on a reduction"),
         (lambda acc: (acc, acc + t.row_max(acc)), {}, "'add' of a symbol and tilewright.Marked"),
-        (lambda acc: (acc, t.row_sum(acc)), {}, "row_sum marks the sum of each row"),
+        (t.col_sum, {}, "epilogue returns col_sum as its first value, which becomes C"),
         (reduced, {"out_dtype": ("bf16", "bf16")}, "out_dtype has bf16 for row_absmax, which is computed in fp32"),
         (lambda acc: (acc, t.row_max(acc)), {"out": (np.zeros((33, 41), np.float32), strided)}, "is contiguous"),
         (

@@ -22,7 +22,7 @@ import numpy as np
 from tilewright.dtypes import FP32, DType
 from tilewright.epilogue.captured import key_of
 from tilewright.epilogue.code import PLAIN, ArgSpec, EpilogueCode
-from tilewright.epilogue.functions import INITIAL, reduced
+from tilewright.epilogue.functions import INITIAL, is_sum, reduced
 from tilewright.epilogue.graph import ACC, CONSTANT, INPUT, SECOND, Graph, GraphBuilder, Node
 from tilewright.epilogue.operations import OPERATIONS
 from tilewright.epilogue.placement import Along
@@ -95,7 +95,8 @@ def compose(
     """The epilogue of a call. ``out_dtypes`` has the dtype of C; then those of the other outputs, C's where it ends.
 
     ``along`` says how the other outputs (``out1``, ...) lie under C: ``full`` or, where their columns are apart,
-    ``strided``; reductions ``row`` where a row of C is one place, else ``strided``. One left out lies as it is named.
+    ``strided``; reductions ``row`` where a row of C is one place, else ``strided``, and sums ``row`` or ``column`` for
+    one of each, ``strided`` where there is nothing to add to an element. One left out lies as it is named.
 
     ``fn(acc, **args)`` is traced, but for a function that was with such arguments and has captured the same
     (``captured.key_of``). Of a ``pair`` it is ``fn(first, second, **args)``, and all there is. Raises ``UsageError``
@@ -202,12 +203,20 @@ def _code(
     reads = [ArgSpec(name, "array" if seen.along else "scalar", seen.dtype or FP32) for name, seen in inputs.items()]
     marks = graph.marks or ("",) * len(out_dtypes)
     writes = [
-        ArgSpec(f"out{number}", "array", dtype, INITIAL[mark] if mark else None)
-        for number, (dtype, mark) in enumerate(zip(out_dtypes, marks, strict=True))
-        if number
+        ArgSpec(
+            f"out{n}",
+            "array",
+            dtype,
+            INITIAL[mark] if mark and not is_sum(mark) else None,
+            is_sum(mark) and along.get(f"out{n}") != "strided",
+        )
+        for n, (dtype, mark) in enumerate(zip(out_dtypes, marks, strict=True))
+        if n
     ]
     rows: dict[str, Along] = {f"out{number}": "row" for number, mark in enumerate(marks) if mark.startswith("row")}
-    columns: dict[str, Along] = {f"out{n}": "strided" for n, mark in enumerate(marks) if mark.startswith("col")}
+    columns: dict[str, Along] = {
+        f"out{n}": "column" if is_sum(mark) else "strided" for n, mark in enumerate(marks) if mark.startswith("col")
+    }
     arrays = sum(spec.kind == "array" for spec in (*reads, *writes))
     if arrays > MAX_ARRAYS:
         raise UsageError(f"the epilogue reads and writes {arrays} arrays beside C; at most {MAX_ARRAYS} are possible")
@@ -254,7 +263,8 @@ def _text(
 
 def _stored(spec: ArgSpec, along: Along) -> str:
     how = f"<tw::Along::{_ALONG[along]}>" if along != "full" else ""
-    return f"  tw::epilogue_{'write' if spec.initial is None else 'largest'}{how}(args.{spec.name}, {spec.name}, at);"
+    what = "sum" if spec.summed else "write" if spec.initial is None else "largest"
+    return f"  tw::epilogue_{what}{how}(args.{spec.name}, {spec.name}, at);"
 
 
 def _type(spec: ArgSpec) -> str:

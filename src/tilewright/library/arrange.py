@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import DType
 from tilewright.epilogue.code import PLAIN
 from tilewright.epilogue.compose import Described
+from tilewright.epilogue.functions import is_sum
 from tilewright.epilogue.placement import Along
 from tilewright.errors import UsageError
 from tilewright.library.arrays import Array
@@ -82,7 +83,9 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     along: dict[str, Along] = {}
     for number, mark in enumerate(marks):
         seen_out = views.get(f"out{number}")
-        if seen_out is not None and mark:
+        if seen_out is not None and is_sum(mark):
+            along[f"out{number}"] = _summed(mark, request.shape, question.product.swapped)
+        elif seen_out is not None and mark:
             along[f"out{number}"] = "strided" if seen_out.col else "row"
         elif seen_out is not None and seen_out.cols > 1 and seen_out.col != 1:
             along[f"out{number}"] = "strided"
@@ -90,7 +93,7 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     if composed.code == PLAIN:
         return Arranged(question, None)
     first, sizes = MORE + (second is not None), (*p.batch, p.m, p.n)
-    bound = fused(composed, views, starts, first, stand_in, sizes)
+    bound = fused(composed, views, starts, first, stand_in, sizes, along)
     return Arranged(replace(question, epilogue=composed.code.digest), bound)
 
 
@@ -119,6 +122,14 @@ class Results:
 def _reduced(mark: str, strides: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of what a mark reduces to under the result: 0 along the axis that is gone."""
     return (*strides[:-1], 0, strides[-1]) if mark.startswith("col") else (*strides, 0)
+
+
+def _summed(mark: str, shape: Sequence[int], swapped: bool) -> Along:
+    """How sums lie under the kernel's C. Those of one element each are that, of which a batch may have become a row."""
+    of_rows = mark.startswith("row")
+    if shape[-1 if of_rows else -2] == 1:
+        return "strided"
+    return "row" if of_rows != swapped else "column"
 
 
 def results_of(request: Request) -> Results:

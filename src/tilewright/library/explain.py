@@ -142,7 +142,7 @@ def explanation(
         choice.us,
         (*_staged(request, where, outs), *packs),
         choice.runner_up,
-        rooms_of(choice)[1],
+        rooms_of(choice, product, after).nbytes,
     )
 
 
@@ -161,6 +161,11 @@ def _path(product: Product, choice: Choice, after: Fused | None) -> tuple[str, .
     if after is not None:
         named = ", ".join(name.removeprefix("arg_") for name in after.members)
         path.append(f"in the same kernel: {named or 'an epilogue without arguments'}")
+    path += [
+        f"{each.mark} by a second kernel, which adds up {partials.count} partial sums of each of {partials.kept} "
+        f"{partials.along}s from the workspace"
+        for each, partials, _ in rooms_of(choice, product, after).sums
+    ]
     return tuple(path)
 
 

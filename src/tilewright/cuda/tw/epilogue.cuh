@@ -1,11 +1,13 @@
 // The epilogue in a kernel: what becomes of fp32 accumulators just before they are rounded and stored.
 #pragma once
 #include <tw/epilogue_operand.cuh>
+#include <tw/epilogue_sum.cuh>
 #include <tw/functions.cuh>
 #include <tw/epilogue_code.cuh>
 namespace tw {
 struct Epilogue {
   static constexpr bool NONE = epilogue::NONE, PAIRED = epilogue::PAIRED;
+  static constexpr bool ALL_LANES = SUM_LANES > 1;  // of a warp have to come at once, those beyond C's edge too
   const epilogue::Args& args;
   BatchIndex batch = {};
 

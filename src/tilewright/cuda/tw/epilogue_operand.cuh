@@ -25,10 +25,16 @@ template <int N, class T> __device__ constexpr int epilogue_width() {
   return width;
 }
 
-template <Along ALONG, class T> __device__ __forceinline__ T* epilogue_at(const EpilogueArray<T>& array, const Place& at) {
+// Where the matrix of an array begins that lies under this one of C.
+template <class T> __device__ __forceinline__ T* epilogue_matrix(const EpilogueArray<T>& array, const Place& at) {
   T* p = array.pointer;
 #pragma unroll
   for (int i = 0; i < 3; ++i) p += at.batch.at[i] * array.batch[i];
+  return p;
+}
+
+template <Along ALONG, class T> __device__ __forceinline__ T* epilogue_at(const EpilogueArray<T>& array, const Place& at) {
+  T* p = epilogue_matrix(array, at);
   if constexpr (ALONG != Along::kColumn) p += at.row * array.row;
   if constexpr (ALONG == Along::kStrided) p += at.col * array.col;
   if constexpr (ALONG == Along::kFull || ALONG == Along::kColumn) p += at.col;
