@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sass_lint
 from conftest import open_or_skip
 from epilogue_cases import CASES, Case
 from matmul_cases import Array, integers, same
 
 import tilewright as tw
-from tilewright import BF16, FP32, DType, Matmul, UsageError, explain, matmul
+from tilewright import BF16, FP32, DType, Matmul, UsageError, explain, matmul, nvrtc
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_checks import check_bounds, check_races
 from tilewright.checked import check as checked
 from tilewright.epilogue.code import BoundEpilogue
 from tilewright.epilogue.compose import compose
+from tilewright.errors import TilewrightError
 from tilewright.library import ready, sums, warm
 from tilewright.library.sums import Partials, Sum
 from tilewright.plan_base import ALONE, FRAGMENT, Lanes
@@ -273,3 +275,20 @@ def test_a_thousand_runs_have_the_same_bits(cuda: Any, shape: tuple[int, int, in
     acc = a.double() @ b.double()
     size = acc.abs().sum(-1)
     assert ((first[1] - acc.sum(-1)).abs() <= 1e-5 * size).all()
+
+
+@pytest.mark.skipif(nvrtc.unavailable_reason() is not None, reason=str(nvrtc.unavailable_reason()))
+def test_the_loads_of_a_thread_are_in_flight_together() -> None:
+    try:
+        sass_lint.disassembler()
+    except TilewrightError as error:
+        pytest.skip(str(error))
+
+    class Target:
+        name, arch = "cuda", "sm_90a"
+
+    made = nvrtc.compile_kernel(sums.source(Target()))  # type: ignore[arg-type]
+    (code,) = sass_lint.disassemble([made.cubin])
+    names = [each.name for each in code]
+    assert (made.report.spill_bytes, made.report.stack_bytes, made.report.warnings) == (0, 0, ())
+    assert names[: names.index("FADD")].count("LDG") >= sums.AT_ONCE - 1
