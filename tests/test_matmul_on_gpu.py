@@ -200,7 +200,9 @@ def test_a_prepared_matmul(torch: Any) -> None:
         for _ in range(3):
             a.copy_(operand(torch, "row", 256, 128, "bfloat16"))
             out.zero_()
+            version = out._version
             assert prepared.execute() is out
+            assert out._version == version + 1, "autograd is told"
             assert torch.equal(out, wanted(a, b))
         other = operand(torch, "row", 256, 128, "bfloat16")
         assert torch.equal(prepared.execute(other), wanted(other, b))

@@ -147,6 +147,21 @@ def test_a_first_call_with_more_than_a_product_finds_the_short_way(monkeypatch: 
     assert len(asked) == 1
 
 
+def test_pytorch_of_any_version_is_told_of_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_one_tensor(given: Any) -> None:
+        if not isinstance(given, torch.Tensor):
+            raise TypeError
+        given.add_(0)
+
+    x = tensor(2)
+    hot._counter(torch)((x,))
+    assert x._version == 1
+    monkeypatch.setattr(torch._C, "_increment_version", of_one_tensor)
+    monkeypatch.setattr(torch.autograd.graph, "increment_version", of_one_tensor)
+    hot._counter(torch)((x,))
+    assert x._version == 2
+
+
 def test_what_cannot_be_hashed_goes_the_long_way() -> None:
     a, b = tensor(24, 40), tensor(40, 16)
     first, second = matmul(a, b, epilogue=lambda acc: (acc, acc), out_dtype=[torch.float32, torch.bfloat16], **E)

@@ -269,7 +269,7 @@ def _dlpack(array: Any, name: str) -> Array:
     except (BufferError, TypeError, NotImplementedError) as error:
         raise UsageError(f"{name} of type {_type(array)} cannot be used: {error}; {sentence()}") from error
     shape = tuple(seen.shape)
-    strides = _tight(shape) if seen.strides is None else tuple(seen.strides)
+    strides = tight(shape) if seen.strides is None else tuple(seen.strides)
     return Array(
         int(seen.ptr), shape, strides, dtype, int(number), "dlpack", _Held(array, seen), None, not seen.readonly
     )
@@ -301,7 +301,7 @@ def _interface_dtype(array: Any, typestr: str, name: str) -> DType:
 def _elements(strides: Any, shape: Sequence[int], dtype: DType, name: str) -> tuple[int, ...]:
     """Strides in elements of strides in bytes; None is C order."""
     if strides is None:
-        return _tight(shape)
+        return tight(shape)
     size = dtype.itemsize
     for axis, (length, stride) in enumerate(zip(shape, strides, strict=True)):
         if stride % size and length > 1:
@@ -312,7 +312,8 @@ def _elements(strides: Any, shape: Sequence[int], dtype: DType, name: str) -> tu
     return tuple(int(stride) // size for stride in strides)
 
 
-def _tight(shape: Sequence[int]) -> tuple[int, ...]:
+def tight(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of an array in C order, in elements."""
     strides, step = [], 1
     for length in reversed(shape):
         strides.append(step)

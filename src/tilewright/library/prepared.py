@@ -153,7 +153,7 @@ def starter(
             dependent=launch.dependent,
             slots=slots,
             fields=fields,
-        )
+        ).start
     return HostLaunch(backend, launch, slots, fields)
 
 
