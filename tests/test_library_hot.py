@@ -53,7 +53,7 @@ def seen(tensor: Tensor, name: str) -> Array:
     return Array(tensor.data_ptr(), tensor.shape, tensor.stride(), dtype, device, "cuda array", tensor)
 
 
-def made(like: Array, shape: tuple[int, ...], dtype: DType) -> Tensor:
+def made(like: Array, shape: tuple[int, ...], dtype: DType, stream: int | None) -> Tensor:
     return Tensor(np.full(shape, np.nan, dtype.numpy))
 
 

@@ -147,6 +147,13 @@ def test_a_first_call_with_more_than_a_product_finds_the_short_way(monkeypatch: 
     assert len(asked) == 1
 
 
+def test_the_layer_needs_no_import_of_its_own() -> None:
+    assert tilewright.__getattr__("nn").Linear(2, 3).out_features == 3
+    assert tilewright.__getattr__("torch_op").ACTIVATIONS[0] == "none"
+    assert {"nn", "torch_op"} <= set(dir(tilewright))
+    assert "nn" not in tilewright.__all__, "importing all names imports no PyTorch"
+
+
 def test_pytorch_of_any_version_is_told_of_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_one_tensor(given: Any) -> None:
         if not isinstance(given, torch.Tensor):
@@ -171,6 +178,24 @@ def test_what_cannot_be_hashed_goes_the_long_way() -> None:
     with pytest.raises(UsageError, match=r"backend \[\] is not one of"):
         matmul(a, b, backend=[])  # type: ignore[arg-type]
     assert torch.isinf(matmul(a.abs() + 1, b.abs() + 1, alpha=10**400, **E)).all()
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_gradients_by_torch_func() -> None:
+    x, w, bias = tensor(6, 8), tensor(8, 5), tensor(5)
+
+    def ours(x: Any) -> Any:
+        return matmul(x, w, bias=bias, epilogue=tilewright.silu, **E).square().sum()
+
+    def theirs(x: Any) -> Any:
+        return torch.nn.functional.silu(x @ w + bias).square().sum()
+
+    torch.testing.assert_close(torch.func.grad(ours)(x / 8), torch.func.grad(theirs)(x / 8))
+    both = torch.stack([x, -x]) / 8
+    torch.testing.assert_close(
+        torch.vmap(torch.func.grad(ours))(both), torch.vmap(torch.func.grad(theirs))(both), msg="of each sample"
+    )
+    assert torch.equal(torch.func.vjp(lambda x: matmul(x, w, **E), x)[1](torch.ones(6, 5))[0], torch.ones(6, 5) @ w.mT)
 
 
 def test_a_tensor_without_memory() -> None:

@@ -7,13 +7,13 @@ into a tensor map by the driver's ``cuTensorMapReplaceAddress``, which does not 
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from tilewright.backends.arguments import Arguments
 from tilewright.backends.base import Dim3, Matrix, TensorMap
+from tilewright.backends.cuda_capture import DRIVER, library
 from tilewright.backends.cuda_errors import call, driver_errors, driver_version
 from tilewright.backends.cuda_launch import launch_attributes
 from tilewright.backends.cuda_tensor_map import FAULTY_BIT, LAST_FAULTY_DRIVER, encode
@@ -35,31 +35,6 @@ class LaunchConfig(ctypes.Structure):
     )
 
 
-DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    return ctypes.CDLL(DRIVER)
-
-
-@cache
-def _is_capturing() -> Any:
-    function = _library().cuStreamIsCapturing
-    function.argtypes = [ctypes.c_void_p] * 2
-    return function
-
-
-def capture_of(stream: int) -> int | None:
-    """The number of the capture that the stream of that handle is part of; None where it is in none."""
-    status = ctypes.c_int()
-    if _is_capturing()(stream, ctypes.byref(status)) or not status.value:
-        return None
-    from cuda.bindings import driver
-
-    return int(driver.cuStreamGetCaptureInfo(stream)[2])
-
-
 @cache
 def driver_functions() -> tuple[Any, Any, Any]:
     """``cuLaunchKernelEx``, ``cuTensorMapReplaceAddress`` and ``cuCtxGetCurrent``; each returns a ``CUresult``.
@@ -68,8 +43,7 @@ def driver_functions() -> tuple[Any, Any, Any]:
     without types to convert to, ctypes calls in two thirds of the time. The last cannot wait and keeps the GIL, which
     saves as much again; a launch waits where the driver's queue is full.
     """
-    library = _library()
-    launch, replace = library.cuLaunchKernelEx, library.cuTensorMapReplaceAddress
+    launch, replace = library().cuLaunchKernelEx, library().cuTensorMapReplaceAddress
     replace.argtypes = [ctypes.c_void_p] * 2
     return launch, replace, ctypes.PyDLL(DRIVER).cuCtxGetCurrent
 

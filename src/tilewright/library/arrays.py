@@ -21,6 +21,7 @@ Kind = Literal["torch", "cupy", "cuda array", "dlpack", "numpy"]
 HOST = -1
 """The ``device`` of arrays in host memory."""
 DLPACK_CPU, DLPACK_CUDA = 1, 2  # dlpack.h, DLDeviceType
+NO_STREAM = -1  # the array API standard, __dlpack__: no stream is to wait for the array
 LEGACY_STREAM = 1  # CU_STREAM_LEGACY, which waits for every other stream that does not say otherwise
 
 
@@ -264,7 +265,7 @@ def _dlpack(array: Any, name: str) -> Array:
     from cuda.core.utils import StridedMemoryView
 
     try:
-        seen = StridedMemoryView.from_dlpack(array, stream_ptr=LEGACY_STREAM)
+        seen = StridedMemoryView.from_dlpack(array, stream_ptr=NO_STREAM)  # ``results.wait_for`` says on which
         dtype = _numpy_dtype(np.dtype(seen.dtype), name)
     except (BufferError, TypeError, NotImplementedError) as error:
         raise UsageError(f"{name} of type {_type(array)} cannot be used: {error}; {sentence()}") from error

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tilewright.backends.cuda_capture import outside_capture
 from tilewright.dtypes import DType
 from tilewright.epilogue.functions import INITIAL
 from tilewright.errors import UsageError
@@ -17,7 +18,7 @@ from tilewright.library.choose import choose
 from tilewright.library.fused import After
 from tilewright.library.ready import Place, Ready, forget, place_of, ready_for, require_place
 from tilewright.library.request import Request, require_apart, require_outs
-from tilewright.library.results import empty, stream_of, used_on, written
+from tilewright.library.results import empty, stream_of, used_on, wait_for, written
 
 if TYPE_CHECKING:
     from tilewright.library.explain import Explanation
@@ -35,7 +36,12 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     if request.a.device == HOST and at.backend.name == "cuda":
         return _run_staged(request, at, out, results)
     on = 0 if at.backend.name != "cuda" else stream_of(stream, request.arrays)
-    made = [] if request.outs else [_made(request, *each) for each in zip(results.shapes, results.dtypes, strict=True)]
+    if at.backend.name == "cuda":
+        wait_for(request.arrays, on, at.backend)
+    given = None if stream is None else on
+    made = []
+    if not request.outs:
+        made = [_made(request, *each, given) for each in zip(results.shapes, results.dtypes, strict=True)]
     outs = request.outs or tuple(view(each, "out") for each in made)
     ready = ready_for(at, request.a, request.b, outs, request, results.digest)
     ready(request.a.pointer, request.b.pointer, outs[0].pointer, on, members(ready, request.after, outs))
@@ -49,11 +55,12 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     return made[0] if len(made) == 1 else tuple(made), ready
 
 
-def _made(request: Request, shape: tuple[int, ...], dtype: DType) -> Any:
+def _made(request: Request, shape: tuple[int, ...], dtype: DType, stream: int | None) -> Any:
     """A new result; of a pair a view of one with longer rows, where its own are no whole 16 bytes."""
     *front, n = shape or (1,)
     line = _line(request, shape, dtype)
-    return empty(request.a, shape, dtype) if line == n else empty(request.a, (*front, line), dtype)[..., :n]
+    made = empty(request.a, (*front, line) if shape else (), dtype, stream)
+    return made if line == n else made[..., :n]
 
 
 def _fill_of_nothing(request: Request, results: Results, outs: Sequence[Any]) -> None:
@@ -88,8 +95,9 @@ def made_ready(request: Request) -> Ready:
     require_outs(request, results.shapes)
     if request.a.device != HOST or at.backend.name != "cuda":
         return ready_for(at, request.a, request.b, request.outs or tight(request, results), request, results.digest)
-    there = _copied(request, at)
-    return ready_for(at, there.a, there.b, _rooms(request, at, results), there, results.digest)
+    with outside_capture(True):
+        there = _copied(request, at)
+        return ready_for(at, there.a, there.b, _rooms(request, at, results), there, results.digest)
 
 
 def tight(request: Request, results: Results) -> tuple[Array, ...]:
@@ -153,13 +161,14 @@ def tuned(request: Request, top: int, limit_s: float) -> None:
 
 
 def _run_staged(request: Request, at: Place, out: Any, results: Results) -> tuple[Any, Ready]:
-    """NumPy's arrays on a GPU."""
+    """NumPy's arrays on a GPU, while other threads may capture."""
     backend: Any = at.backend
-    there, outs = _copied(request, at), _rooms(request, at, results)
-    ready = ready_for(at, there.a, there.b, outs, there, results.digest)
-    more = members(ready, there.after, outs)
-    ready(there.a.pointer, there.b.pointer, outs[0].pointer, int(backend.stream.handle), more)
-    back = [staging.brought_back(backend, each) for each in outs]
+    with outside_capture(True):
+        there, outs = _copied(request, at), _rooms(request, at, results)
+        ready = ready_for(at, there.a, there.b, outs, there, results.digest)
+        more = members(ready, there.after, outs)
+        ready(there.a.pointer, there.b.pointer, outs[0].pointer, int(backend.stream.handle), more)
+        back = [staging.brought_back(backend, each) for each in outs]
     _fill_of_nothing(request, results, back)
     for given, result in zip(request.outs, back, strict=False):
         given.owner[...] = result

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.backends.base import Backend, Matrix, Packed, TensorMap
+from tilewright.backends.cuda_capture import outside_capture
 from tilewright.backends.cuda_prepared import Fill, PreparedLaunch, moved
 from tilewright.batch import Batch
 from tilewright.dtypes import FP32, DType
@@ -21,7 +22,7 @@ from tilewright.library.fused import Fused
 from tilewright.library.layouts import Lines
 from tilewright.library.pair import SECOND
 from tilewright.library.shapes import View
-from tilewright.library.workspaces import Workspaces, outside_capture
+from tilewright.library.workspaces import Workspaces
 from tilewright.plan_base import MOST_COUNTERS
 from tilewright.run import Launch, Operands, prepare
 from tilewright.selection import kernel_of

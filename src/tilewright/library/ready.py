@@ -67,8 +67,8 @@ def _opened(number: int) -> Place:
 
         return Place(EmulatorBackend())
     from tilewright.backends.cuda import CudaBackend
+    from tilewright.backends.cuda_capture import outside_capture
     from tilewright.backends.cuda_errors import cuda_unavailable_reason
-    from tilewright.library.workspaces import outside_capture
 
     reason = cuda_unavailable_reason()
     if reason is not None:
