@@ -74,7 +74,7 @@ def drawn(seed: int, most: int = 2048, macs: int = 2**31) -> Case:
     dtype = rng.choice(DTYPES)
     out_dtype = dtype if rng.random() < 0.5 else rng.choice(DTYPES)
     m, n, k = size(rng, most), size(rng, most), size(rng, 4 * most)
-    batch = [rng.randint(1, 4) for _ in range(rng.choice((0, 0, 0, 1, 2)))]
+    batch = [rng.randint(1, 4) for _ in range(rng.choice((0, 0, 0, 0, 0, 1, 1, 2, 2, 4)))]
     limit = macs if rng.random() < 0.1 else macs // 16
     while m * n * k * prod(batch) > limit:
         longest = max(m, n, k)

@@ -19,6 +19,7 @@ from tilewright.library.fused import After
 from tilewright.library.ready import Place, Ready, forget, place_of, ready_for, require_place
 from tilewright.library.request import Request, require_apart, require_outs
 from tilewright.library.results import empty, stream_of, used_on, wait_for, written
+from tilewright.library.turns import arranged_in_turns
 
 if TYPE_CHECKING:
     from tilewright.library.explain import Explanation
@@ -114,14 +115,19 @@ def tight(request: Request, results: Results) -> tuple[Array, ...]:
 
 
 def laid_out(request: Request) -> Arranged:
-    """The product of a request, its results as they will lie, and NumPy's arrays as they will on a GPU."""
+    """The product of a request, or of its first turn, as its arrays will lie when it is carried out."""
+    return _laid_in_turns(request)[0]
+
+
+def _laid_in_turns(request: Request) -> tuple[Arranged, int]:
+    """That, NumPy's arrays as they will lie on a GPU, and how many turns there are."""
     results = results_of(request)
     require_outs(request, results.shapes)
     seen, outs = request, request.outs or tight(request, results)
     if request.a.device == HOST and request.options.backend != "emulator":
         seen = _with_arrays(request, lambda each: staging.laid(each, 0))
         outs = tuple(staging.laid_room(*each, 0) for each in zip(results.shapes, results.dtypes, strict=True))
-    return arranged(seen, seen.a, seen.b, outs)
+    return arranged_in_turns(seen, seen.a, seen.b, outs)
 
 
 def explained(request: Request) -> Explanation:
@@ -132,12 +138,12 @@ def explained(request: Request) -> Explanation:
     results = results_of(request)
     require_outs(request, results.shapes)
     require_apart(request.outs, request)
-    laid = laid_out(request)
+    laid, launches = _laid_in_turns(request)
     emulated = request.options.backend == "emulator"
     choice = None if laid.empty else answer(laid.question, request.options.plan, anew=True)
     where = "the emulator" if emulated else place(max(request.a.device, 0))
     outs = list(zip(results.shapes, results.dtypes, strict=True))
-    return explanation(request, laid.question.product, choice, where, laid.after, outs)
+    return explanation(request, laid.question.product, choice, where, laid.after, outs, launches)
 
 
 def tuned(request: Request, top: int, limit_s: float) -> None:
