@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from test_matmul_docs import EXAMPLES
 
 import tilewright
 from tilewright import UsageError, matmul
@@ -145,6 +146,23 @@ def test_a_first_call_with_more_than_a_product_finds_the_short_way(monkeypatch: 
     monkeypatch.setattr(hot, "look_up", asked.append)
     matmul(a, b, bias=bias, **E)
     assert len(asked) == 1
+
+
+def test_gradients_of_nothing_are_zeros() -> None:
+    """A batch of no rows, as a rank without tokens has it: PyTorch's own give the same."""
+    for shape in ((0, 40), (2, 0, 40)):
+        x, w, bias = tensor(*shape, learns=True), tensor(40, 16, learns=True), tensor(16, learns=True)
+        found = matmul(x, w, bias=bias, epilogue=tilewright.relu, **E)
+        assert found.shape == (*shape[:-1], 16)
+        found.sum().backward()
+        assert x.grad.shape == x.shape
+        assert torch.equal(w.grad, torch.zeros(40, 16))
+        assert torch.equal(bias.grad, torch.zeros(16))
+
+
+@pytest.mark.parametrize("text", [each for each in EXAMPLES if each.startswith("# needs PyTorch")])
+def test_an_example_of_the_docs_runs(text: str) -> None:
+    exec(compile(text, "docs/matmul.md", "exec"), {"__name__": "example"})
 
 
 def test_the_layer_needs_no_import_of_its_own() -> None:

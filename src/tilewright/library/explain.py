@@ -11,6 +11,7 @@ from tilewright.dtypes import DType
 from tilewright.library.arrays import place
 from tilewright.library.choose import Choice, needs
 from tilewright.library.fused import Fused
+from tilewright.library.limits import excess
 from tilewright.library.pair import SECOND
 from tilewright.library.prepared import rooms_of
 from tilewright.library.request import Request, names_of_outs
@@ -126,6 +127,8 @@ def explanation(
     if choice.planning is not None:
         why.append(REGIMES[choice.planning.regime])
         found = tuple(each.sentence for each in reasons(choice.planning))
+    said = excess(request.options.sms, choice.plan, choice.problem, product.batch)
+    why += [said] if said else []
     callers = {"a": "b", "b": "a"} if product.swapped else _CALLED
     packs = tuple(
         Copied(f"{callers.get(each.operand, each.operand)}, packed", each.why, each.bytes_moved * launches)
