@@ -113,26 +113,17 @@ class Known:
         return out
 
 
-class Again:
-    """A plain call with ``out`` repeated on the same tensors, which lay well apart when it was first made."""
+def again(known: Known, a: Any, b: Any, out: Any, found: Found) -> tuple[Any, ...]:
+    """A plain call with ``out``, to be repeated on the same tensors, which lay well apart when it was first made.
 
-    __slots__ = ("_at_a", "_at_b", "_at_out", "_outs", "_pointers", "_start", "_where_a", "_where_b", "_where_out")
-
-    def __init__(self, known: Known, a: Any, b: Any, out: Any, found: Found) -> None:
-        self._start: Any = known.start
-        self._outs = (out,)
-        self._where_a, self._where_b, self._where_out = a.data_ptr, b.data_ptr, out.data_ptr
-        _, self._at_a, self._at_b, self._at_out = found
-        at = (found[2], found[1]) if known.swapped else (found[1], found[2])
-        self._pointers = (*at, found[3], 0)
-
-    def run(self, stream: int) -> Any:
-        """Queue it and return ``out``; ``MISSED`` where a tensor has got other memory, as by ``tensor.data = ...``."""
-        if self._where_a() != self._at_a or self._where_b() != self._at_b or self._where_out() != self._at_out:
-            return MISSED
-        self._start(self._pointers, stream)
-        _Torch.written(self._outs)
-        return self._outs[0]
+    For each of a, b and out what tells where it lies, and where that was; what starts the launch, and its pointers;
+    what tells autograd, and the tensors it is told of. A tuple for ``Matmul.execute`` to take apart: an object with a
+    method would cost a few per cent of the call.
+    """
+    _, at_a, at_b, at_out = found
+    pointers = (at_b, at_a, at_out, 0) if known.swapped else (at_a, at_b, at_out, 0)
+    where = (a.data_ptr, at_a, b.data_ptr, at_b, out.data_ptr, at_out)
+    return (*where, known.start, pointers, _Torch.written, (out,))
 
 
 _known: OrderedDict[Any, Known] = OrderedDict()
