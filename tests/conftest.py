@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -67,3 +68,19 @@ def cuda() -> Backend:
 def emulator() -> Backend:
     """The emulator. A host compiler is part of what the tests install, so that it is never skipped."""
     return open_or_skip("emulator")
+
+
+@pytest.fixture
+def torch(cuda: Backend) -> Any:
+    """PyTorch that sees the GPU; mark the test ``cuda``."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch was built without CUDA")
+    torch.manual_seed(0)
+    return torch
+
+
+@pytest.fixture
+def cupy(cuda: Backend) -> Any:
+    """CuPy; mark the test ``cuda``."""
+    return pytest.importorskip("cupy")

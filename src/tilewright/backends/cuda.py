@@ -25,6 +25,7 @@ from tilewright.backends.cuda_arguments import (
     require,
     stream_handle,
 )
+from tilewright.backends.cuda_capture import outside_capture
 from tilewright.backends.cuda_errors import call, cuda_unavailable_reason, driver_errors, driver_version
 from tilewright.backends.cuda_launch import launch
 from tilewright.backends.cuda_tensor_map import encode
@@ -77,6 +78,7 @@ def _free(backend: CudaBackend, pointer: int) -> None:
 
     with (
         suppress(Exception),
+        outside_capture(True),  # of any thread: Python frees when it likes
         backend.current(),
     ):  # after a fatal error nothing can be freed; that was reported
         driver.cuMemFree(pointer)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.backends.base import Backend, Matrix, Packed, TensorMap
+from tilewright.backends.cuda_capture import outside_capture
 from tilewright.backends.cuda_prepared import Fill, PreparedLaunch, moved
 from tilewright.batch import Batch
 from tilewright.dtypes import FP32, DType
@@ -22,7 +23,7 @@ from tilewright.library.layouts import Lines
 from tilewright.library.pair import SECOND
 from tilewright.library.shapes import Product, View
 from tilewright.library.sums import Partials, Sum
-from tilewright.library.workspaces import Workspaces, outside_capture
+from tilewright.library.workspaces import Workspaces
 from tilewright.plan_base import MOST_COUNTERS
 from tilewright.run import Launch, Operands, prepare
 from tilewright.selection import kernel_of
@@ -179,7 +180,7 @@ def starter(
             dependent=launch.dependent,
             slots=slots,
             fields=fields,
-        )
+        ).start
     return HostLaunch(backend, launch, slots, fields)
 
 

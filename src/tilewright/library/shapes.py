@@ -59,6 +59,10 @@ class Product:
         return Product(self.n, self.m, self.k, self.batch, a, b, c, more, not self.swapped)
 
 
+class TooManyDimensions(UsageError):
+    """A batch has more dimensions than kernels step over, and they cannot be merged."""
+
+
 def result_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     """The shape of NumPy's ``matmul``. Raises ``UsageError`` where the shapes do not fit."""
     for name, shape in (("a", a), ("b", b)):
@@ -93,8 +97,8 @@ def product(a: Axes, b: Axes, c: Axes, more: Sequence[Axes] = ()) -> Product:
     (``as_matrices``) or what broadcasts to it.
 
     Batch dimensions that every array steps over as over one are merged, and those that A or B does not have become
-    rows or columns where the others allow it: a batch of inputs times one weight is one product. Raises ``UsageError``
-    where more than three are left.
+    rows or columns where the others allow it: a batch of inputs times one weight is one product. Raises
+    ``TooManyDimensions`` where more than three are left.
     """
     batch = batch_shape(a[0], b[0])
     one_row, one_col = len(a[0]) == 1, len(b[0]) == 1
@@ -153,7 +157,7 @@ def _collapsed(p: Product) -> Product:
             if merged is not None:
                 p, changed = merged, True
     if len(p.batch) > MOST_BATCH_DIMENSIONS and 0 not in p.batch:
-        raise UsageError(
+        raise TooManyDimensions(
             f"the batch dimensions come to {len(p.batch)} that cannot be merged, {p.batch}; the kernels step over "
             f"{MOST_BATCH_DIMENSIONS}: a copy of an operand whose batch is contiguous has fewer"
         )
