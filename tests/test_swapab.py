@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ladder_cases import LAYOUTS, padded, part, product
 
+import tilewright
 from tilewright import nvrtc
 from tilewright.backends.base import Backend
 from tilewright.backends.emulator import EmulatorBackend
@@ -19,6 +20,7 @@ from tilewright.branches import branch
 from tilewright.checked import check
 from tilewright.count import count
 from tilewright.dtypes import BF16, FP16, FP32, DType
+from tilewright.epilogue.compose import compose
 from tilewright.errors import EmulatorFault, UsageError
 from tilewright.operands import random_operands
 from tilewright.plan_base import Plan
@@ -323,6 +325,16 @@ def test_it_compiles_without_spills() -> None:
     for plan, kernel in zip(plans, made, strict=True):
         assert kernel.report.spill_bytes == kernel.report.stack_bytes == 0, plan
         assert not kernel.report.warnings, plan
+
+
+@pytest.mark.skipif(not nvrtc.available(), reason=str(nvrtc.unavailable_reason()))
+@pytest.mark.parametrize("first", [True, False])
+def test_accumulators_may_be_stored_as_they_are_beside_something_else(first: bool) -> None:
+    """Rounded late they made ptxas run wgmmas one after another, which is a ``CompileError``."""
+    fn = (lambda acc: (acc, tilewright.relu(acc))) if first else (lambda acc: (tilewright.relu(acc), acc))
+    code = compose(fn=fn, out_dtypes=[BF16, BF16]).code
+    made = nvrtc.compile_kernel(KERNEL.source(choose(tight(24, 16, 40)).plan, "gpu", "sm_90a", code))
+    assert made.report.spill_bytes == made.report.stack_bytes == 0
 
 
 @pytest.mark.skipif(not nvrtc.available(), reason=str(nvrtc.unavailable_reason()))
