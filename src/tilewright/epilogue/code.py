@@ -91,7 +91,9 @@ class EpilogueCode:
     """The text of an epilogue, its arguments, and the arrays it writes beside C, in the order of ``Args``.
 
     ``aligned`` says that every line of every array starts on a 16-byte boundary. It is another kernel: wide accesses
-    behind a test are as slow as narrow ones. ``paired``: ``apply`` takes the accumulators of two Bs.
+    behind a test are as slow as narrow ones. ``paired``: ``apply`` takes the accumulators of two Bs. ``staged``: the
+    text has a function of that name, which gives the array of 16-bit elements that a kernel may bring through shared
+    memory where it is ``aligned``.
     """
 
     text: str
@@ -99,6 +101,7 @@ class EpilogueCode:
     outputs: tuple[ArgSpec, ...] = ()
     aligned: bool = False
     paired: bool = False
+    staged: bool = False
 
     @cached_property
     def digest(self) -> str:
@@ -119,7 +122,9 @@ class EpilogueCode:
 
     def header(self, lanes: Lanes = ALONE) -> str:
         """What the headers before the text read, as C++; ``lanes`` come to it at once, of which sums are made."""
-        values: dict[str, bool | int] = {"ALIGNED": self.aligned, "PAIRED": self.paired}
+        values: dict[str, bool | int] = {
+            "ALIGNED": self.aligned, "PAIRED": self.paired, "STAGED": self.staged and self.aligned
+        }  # fmt: skip
         values |= (lanes if self.sums else ALONE).constants()
         return f"namespace epilogue {{ {' '.join(constant(name, value) for name, value in values.items())} }}\n"
 
