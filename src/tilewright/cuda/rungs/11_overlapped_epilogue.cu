@@ -86,20 +86,20 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
       const tw::Tile tile = order(of.tile, share.rank_m, share.rank_n);
       const tw::Output<decltype(batch.c_at(of.at))> out{c_map, c + batch.c_offset(of.at), ldc, m, n, batch.c_at(of.at)};
       const tw::Epilogue finish{epilogue_args, of.at};
-      const int row = member * WM / (HALF_TAIL && tile.rows < BM ? 2 : 1);
+      const int row = tile.row + member * WM / (HALF_TAIL && tile.rows < BM ? 2 : 1);  // of what is staged
       const auto hand_over = [&] {  // the other team's wgmmas may follow, if it has any
-        tw::stage_rest(out, s.slabs[consumer], slab, tile.row + row, tile.col, store_barrier, finish);
+        tw::stage_rest(out, s.slabs[consumer], slab, row, tile.col, store_barrier, finish);
         if (PINGPONG && item + clusters < items) tw::barrier_arrive(turn + (team ^ 1), 256);
       };
-      tw::stage_first(out, s.slabs[consumer], slab, tile.row + row, tile.col, store_barrier, finish);
+      tw::stage_first(out, s.slabs[consumer], slab, row, tile.col, store_barrier, finish);
       if (PINGPONG) tw::barrier_sync(turn + team, 256);
       if (HALF_TAIL && tile.rows < BM) {
-        tw::consume<1>(acc, s.ring, cursor, row, k_blocks, release, hand_over);
-        tw::store_tile<1>(out, s.slabs[consumer], slab, tile.row + row, tile.col, acc, store_barrier, finish);
+        tw::consume<1>(acc, s.ring, cursor, member * WM / 2, k_blocks, release, hand_over);
+        tw::store_tile<1>(out, s.slabs[consumer], slab, tile.row + member * WM / 2, tile.col, acc, store_barrier, finish);
       } else {
-        tw::consume<BLOCKS>(acc, s.ring, cursor, row, k_blocks, release, hand_over);
+        tw::consume<BLOCKS>(acc, s.ring, cursor, member * WM, k_blocks, release, hand_over);
         if (PINGPONG) cursor.skip(k_blocks);  // the other team's
-        tw::store_tile<BLOCKS>(out, s.slabs[consumer], slab, tile.row + row, tile.col, acc, store_barrier, finish);
+        tw::store_tile<BLOCKS>(out, s.slabs[consumer], slab, tile.row + member * WM, tile.col, acc, store_barrier, finish);
       }
     }
     if (threadIdx.x % 128 == 0) tw::tma_store_wait_read<0>();  // shared memory lives until it has been read
