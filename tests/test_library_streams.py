@@ -114,6 +114,8 @@ def test_a_result_of_cupy_is_made_on_the_stream_that_writes_it(monkeypatch: pyte
     assert results.empty(like, (2,), FP32)[2] == ("device 1",)
     assert results.empty(like, (2,), FP32, 7)[2] == ("device 1", "stream 7 of 1")
     assert results.empty(like, (2,), FP32, 0)[2] == ("device 1", "null")
+    cupy.cuda.Stream.from_external = lambda stream: entered(f"stream {stream.__cuda_stream__()} of CuPy 14")
+    assert results.empty(like, (2,), FP32, 7)[2] == ("device 1", "stream (0, 7) of CuPy 14")
 
 
 def test_numpy_on_a_gpu_ends_nobodys_capture(emulator: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,14 +134,22 @@ def test_numpy_on_a_gpu_ends_nobodys_capture(emulator: Backend, monkeypatch: pyt
 
         name, device_id, stream = "cuda", 0, SimpleNamespace(handle=0)
 
-        def __getattr__(self, name: str) -> Any:
-            if name in ("upload", "empty", "download"):
-                seen.append(relaxed[0])
-            return getattr(emulator, name)
+        def upload(self, *given: Any) -> Any:
+            seen.append(relaxed[0])
+            return emulator.upload(*given)
+
+        def room(self, *given: Any) -> Any:
+            seen.append(relaxed[0])
+            return emulator.empty(*given)
+
+        def fetch(self, matrix: Any) -> Any:  # a download would wait for all streams, that which is captured too
+            seen.append(relaxed[0])
+            return emulator.download(matrix)
 
     monkeypatch.setattr(calls, "outside_capture", outside)
     monkeypatch.setattr(calls, "ready_for", lambda *given: lambda *pointers: seen.append(relaxed[0]))
     monkeypatch.setattr(calls, "members", lambda *given: ())
-    monkeypatch.setitem(ready._places, 0, Place(Gpu()))
+    gpu: Any = Gpu()
+    monkeypatch.setitem(ready._places, 0, Place(gpu))
     matmul(np.ones((2, 3), np.float32), np.ones((3, 2), np.float32))
     assert seen == [True] * 5, "two copies, the result's memory, the launch, the copy back"

@@ -46,6 +46,14 @@ def products(a: Array, pair: tuple[Array, Array]) -> list[Array]:
     return [np.matmul(a.astype(np.float32), b.astype(np.float32)) for b in pair]
 
 
+def test_few_rows_have_a_kernel_too_whatever_is_faster_without_a_pair() -> None:
+    for shape in ((1, 95, 1537), (2, 15, 512), (2, 176, 513)):
+        a, b = np.zeros((shape[0], shape[2]), FP16.numpy), np.zeros((shape[2], shape[1]), FP16.numpy)
+        told = explain(a, (b, b), epilogue=tilewright.swiglu, backend="emulator")
+        assert told.plan is not None
+        assert told.plan["paired"]
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_of_pairs(backend: Backend, kernel: str) -> None:
     layout, out, changes = KERNELS[kernel]

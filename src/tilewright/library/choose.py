@@ -209,9 +209,9 @@ def _runs(question: Question, planning: Planning) -> list[tuple[Plan, float, str
     A batch is priced as one product of as many rows (``priced_as``). There a tile may have rows of two matrices, which
     it has not in a batch: the time is that of so many more tiles.
     """
-    p, found = question.product, []
+    p, found = question.product, list[tuple[Plan, float, str]]()
     one = with_rows(planning.problem, p.m) if p.batch else planning.problem
-    for each in candidates(planning, MOST_OF_A_BATCH if p.batch or question.sms else MOST):
+    for each in candidates(planning, MOST_OF_A_BATCH if p.batch or question.sms else MOST, found):
         plan = each.plan
         if plan is None or not _applies(question, plan):
             continue
@@ -277,9 +277,13 @@ def _applies(question: Question, plan: Plan | None) -> bool:
     return plan is not None and (question.epilogue == PLAIN or plan.has_epilogue)
 
 
-def candidates(planning: Planning, most: int) -> list[Candidate]:
-    """The first of the ranked that can be run."""
-    return [each for each in planning.ranked[:most] if each.plan is not None]
+def candidates(planning: Planning, most: int, found: Sequence[object] = ()) -> Iterator[Candidate]:
+    """Those of the first ``most`` ranked that can be run, and those after as long as the caller has ``found`` none."""
+    for number, each in enumerate(planning.ranked):
+        if number >= most and found:
+            return
+        if each.plan is not None:
+            yield each
 
 
 def us_of(candidate: Candidate) -> float:

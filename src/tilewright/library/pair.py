@@ -77,7 +77,7 @@ def choose_pair(question: Question, given: Plan | None, machine: Machine) -> Cho
         problem=choose.with_rows(wide, rows) if rows else choose.priced_as(wide, p.batch), sms=question.sms
     )
     found: list[tuple[TensorPlan, Candidate]] = []
-    for each in choose.candidates(planning, choose.MOST_OF_A_BATCH):
+    for each in choose.candidates(planning, choose.MOST_OF_A_BATCH, found):
         if isinstance(each.plan, TensorPlan) and each.plan.rung == LAST and not (rows and each.k_alternates):
             try:
                 found.append((_paired(each.plan, bool(p.batch)), each))

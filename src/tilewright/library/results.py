@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,27 @@ def empty(like: Array, shape: Sequence[int], dtype: DType, stream: int | None = 
             if stream is None:
                 return cupy.empty(shape, dtype=dtype.numpy)
             # CuPy's pool hands freed memory out again to work on the stream that it was made on, and no other.
-            on = cupy.cuda.ExternalStream(stream, like.device) if stream else cupy.cuda.Stream.null
-            with on:
+            with cupy_stream(cupy, stream, like.device) if stream else cupy.cuda.Stream.null:
                 return cupy.empty(shape, dtype=dtype.numpy)
     if like.kind == "numpy" or like.device == HOST:
         return np.empty(shape, dtype=dtype.numpy)
     raise UsageError(f"a is a {type_of(like)}, of which no new one can be made: give the array for the result as out")
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A stream by its handle, as the CUDA stream protocol has it: a version and the handle."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def cupy_stream(cupy: Any, handle: int, device: int) -> Any:
+    """CuPy's object for a stream of somebody else's on a device that is current."""
+    external = getattr(cupy.cuda.Stream, "from_external", None)  # from CuPy 14 on, where ExternalStream warns
+    return cupy.cuda.ExternalStream(handle, device) if external is None else external(_Stream(handle))
 
 
 def torch_dtype(dtype: DType) -> Any:
