@@ -165,6 +165,10 @@ def test_the_brief_functions_of_results_of_16_bits_are_as_close_as_they_say(back
             off = np.abs(found / exact - 1)
             assert off[z <= 4].max() < 2.0**-19
             assert off.max() < 2.0**-16
+    (_, edges, _) = apply(backend, composed, np.array([[-np.inf, -120, -97, -90, 90, np.inf, np.nan]], np.float32), {})
+    np.testing.assert_allclose(
+        edges, [[0, 0, np.exp(-97.0), np.exp(-90.0), 1, 1, np.nan]], rtol=2.0**-16, atol=2.0**-140
+    )
 
 
 PIECES: dict[Callable[..., Any], int] = {

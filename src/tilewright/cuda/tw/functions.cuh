@@ -18,9 +18,11 @@ __device__ __forceinline__ float exp(float x) {
   const float half = exp2_approx(x * 0.721347520f);  // of x / 2, which is no subnormal where exp(x) is one
   return half * half;
 }
+// With h = exp(-x / 2) 2^-8 it is 2^-16 / (2^-16 + h^2): of numbers that overflow, and whose reciprocal is subnormal, only where
+// the result is 0 in bf16 too (x below -98).
 __device__ __forceinline__ float sigmoid(float x) {
-  const float e = exp(-abs(x));
-  return (x >= 0.0f ? 1.0f : e) * reciprocal_approx(1.0f + e);
+  const float h = exp2_approx(x * -0.721347520f - 8.0f);
+  return reciprocal_approx(h * h + 0x1p-16f) * 0x1p-16f;
 }
 // With z = |x| and u = 1 / (z + 3.75), what lies beyond z is exp(-z^2 / 2) u P(u), to 2^-20 for z up to 15.
 __device__ __forceinline__ float normal_cdf(float x) {
