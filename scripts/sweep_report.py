@@ -33,6 +33,7 @@ from tilewright.errors import TilewrightError, UsageError
 from tilewright.plan_base import Plan
 from tilewright.planner.calibration import Calibration
 from tilewright.planner.candidate import Candidate
+from tilewright.planner.contenders import contenders
 from tilewright.planner.family import priced
 from tilewright.planner.machine import Machine
 from tilewright.planner.plan import machine_of
@@ -143,9 +144,10 @@ def row_of(shape: Shape, seen: sweep_file.Seen, plans: Mapping[str, Plan], machi
             Entry(plan, timed.us.median, timed.clock_mhz, by_plan.get(plan) or _priced(plan, problem, machine))
         )
     measured = {entry.plan: entry for entry in entries}
-    first = [measured[plan] for plan in by_plan if plan in measured]  # in the planner's order
-    if not first:
+    listed = [each for plan, each in by_plan.items() if plan in measured]  # in the planner's order
+    if not listed:
         return None
+    first = [measured[each.plan] for each in contenders(listed, TOP) if each.plan is not None]
     known = [entry for entry in entries if entry.candidate is not None and entry.predicted_us is not None]
     candidates = [entry.candidate for entry in known if entry.candidate is not None]
     picked: dict[str, float | None] = {PLANNER: first[0].us}
@@ -160,7 +162,7 @@ def row_of(shape: Shape, seen: sweep_file.Seen, plans: Mapping[str, Plan], machi
         best_us=min(entry.us for entry in entries),
         band=seen.band,
         picked=picked,
-        top_us=min(entry.us for entry in first[:TOP]),
+        top_us=min(entry.us for entry in first),
         predicted_us=at_clock(first[0].plan, problem, machine, first[0].clock_mhz),
         spearman=_spearman(known),
         below_floor=tuple(below),

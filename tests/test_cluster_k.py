@@ -231,7 +231,7 @@ def test_the_planner_counts_each_blocks_share() -> None:
     alone = partial_sums.exchange_us(one, 128 * 128 * one, machine)
     pair, four = (partial_sums.exchange_us(blocks * one, 128 * 128 * one, machine) for blocks in (2, 4))
     assert alone.tolist() == [0.0]
-    moved = (four - partial_sums.EXCHANGE_US) / (pair - partial_sums.EXCHANGE_US)
+    moved = (four - 2 * partial_sums.EXCHANGE_US) / (pair - partial_sums.EXCHANGE_US)  # a wait for each doubling
     assert moved == pytest.approx(1.5)  # three quarters of a tile against a half
 
 

@@ -18,9 +18,9 @@ ARRIVE_US = 1.1
 """From a part's last store to what its last arriver can rely on: a fence, a counter in L2, and its answer; sweep,
 development third."""
 
-EXCHANGE_US = 3.5
-"""Of a cluster whose blocks add up in each other's shared memory, what is not bytes: the blocks end together, their
-accumulators change places, and wait for those of the others; the whole sweep."""
+EXCHANGE_US = 1.0
+"""Of a cluster whose blocks add up in each other's shared memory, what is not bytes, for each doubling of the blocks:
+accumulators change places, and the last of more blocks is waited for; the whole sweep."""
 
 
 def splitk_items(tiles: Ints, splits: Ints) -> Ints:
@@ -90,7 +90,7 @@ def exchange_us(blocks: Ints, tile_elements: Ints, machine: Machine) -> Floats:
     """
     received = (blocks - 1) / blocks * tile_elements * float(PARTIAL_BYTES)
     moved = received / (CLUSTER_BYTES_PER_CLOCK * machine.calibration.boost_clock_mhz)
-    return np.where(blocks > 1, EXCHANGE_US + moved, 0.0)
+    return np.where(blocks > 1, EXCHANGE_US * np.log2(blocks) + moved, 0.0)
 
 
 def workspace_bytes(parts: Ints, tile_elements: Ints) -> Ints:

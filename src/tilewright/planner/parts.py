@@ -109,7 +109,7 @@ class Parts(Family):
     residuals = ("ramp", "drain", "arrive")
     kind: type[PartsPlan]
     turnaround = 1.0  # of that of whole tiles
-    same = SAME_LINES
+    same = same_cluster = same_dependent = SAME_LINES  # of lone blocks; in clusters; in a dependent launch
     round_us = 0.0
     walk_us = 0.0  # of a grid that leaves partial sums
 
@@ -173,8 +173,9 @@ class Parts(Family):
         how = cut(tiles, places)
         how = replace(how, share=_shared(how.share, along_k, problem))
         elements = t["bm"] * t["bn"] * cluster // along_k
-        # Each block of a cluster along K leaves and adds up its share of a tile.
-        write, last = partial_sums.reduction_us(how.parts * along_k, how.cut * along_k, elements // along_k, machine)
+        # Each block leaves and adds up its own tile, of a cluster along K its share of one.
+        own = t["bm"] * t["bn"] // along_k
+        write, last = partial_sums.reduction_us(how.parts * cluster, how.cut * cluster, own, machine)
         write = write + partial_sums.exchange_us(along_k, t["bm"] * t["bn"], machine)
         covered = np.where(how.covered, 0.0, 1.0)
         rounds = -(-how.items // places)
@@ -192,6 +193,7 @@ class Parts(Family):
             own_bytes=whole.own_bytes * how.share,
             shared_bytes=whole.shared_bytes * how.share,
             weight_bytes=problem.bytes_moved / (worth * cluster),
+            run_bytes=SWIZZLE_ROW * itemsize,
             chain=whole.chain * how.share,
             turnaround_us=self.turnaround * TILES_TURNAROUND_US,
             tensor_clk=whole.tensor_clk * how.share,
@@ -205,10 +207,10 @@ class Parts(Family):
             end_us=DRAIN_US * c.residual(self.name, "drain") + write + arrive + walk,
             end_clk=whole.epilogue_clk * rounds,  # nothing is multiplied meanwhile
             dependent=np.full(len(rows), dependent),
-            hides_first=True,
+            shown_clk=c.tma_latency_hbm_clk,  # A may be what the kernel before has written
             flows=covered < 0,
             round_us=np.where(how.parts > 0, self.round_us, 0.0),
-            same=np.where(along_k > 1, SAME_LINES, self.same),
+            same=self.same_dependent if dependent else np.where(cluster > 1, self.same_cluster, self.same),
             apart=whole.apart,
             again_bytes=again,
             useful_elements=problem.m * problem.n / (tiles * elements),

@@ -127,9 +127,10 @@ def _planned(
         for family in families():
             reason = family.refusal(problem)
             if reason is None:
-                offers.append(family.offer(problem, machine))
-                if pdl and _dependent(offers[-1], clock):  # which is not always the faster launch
+                offer = family.offer(problem, machine)
+                if pdl and _dependent(offer, clock):  # which is not always the faster launch
                     offers.append(family.offer(problem, replace(machine, dependent_launch=False)))
+                offers.append(offer)
             else:
                 refused.append(family.refused(problem, machine, reason))
     common = {

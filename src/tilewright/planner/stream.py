@@ -20,7 +20,16 @@ from tilewright.planner.candidate import INSIDE
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints
-from tilewright.planner.supply import APART, CROWDED, DRAW_BYTES_PER_S, MULTICAST, ROUNDED, together, under_ring
+from tilewright.planner.supply import (
+    APART,
+    CROWDED,
+    DRAW_BYTES_PER_S,
+    MULTICAST,
+    ROUNDED,
+    RUN_BYTES,
+    together,
+    under_ring,
+)
 from tilewright.planner.terms import Times
 from tilewright.problem import Problem
 from tilewright.roofline import peak_tflops, roof_of
@@ -32,15 +41,15 @@ class Stream:
 
     ``split`` blocks share a tile; ``places`` tiles are computed at the same time on ``reached`` SMs. The last round is
     ``last_part`` of one: 1, or where its tiles are cut to fit, what each place then has of a tile. A block is given
-    ``own_bytes`` by L2 and ``shared_bytes`` with its cluster, of them ``weight_bytes`` from HBM. ``ring_clk`` is as
-    ``terms.Work`` has it. Its loads follow one another: ``chain`` times
-    ``turnaround_us``, that of what is in flight. ``ramp_us`` is what the kernel before and this one have between them
-    beside the launch, which a dependent launch hides with it; ``end_us`` passes from the last load to the end of the
-    grid. ``first_clk`` is what passes from a block's start to its first byte; ``hides_first`` says that a dependent
-    launch hides it. Where a grid ``flows``, an SM begins a tile as soon as it is done with one, with others under way.
-    Where it does not, a round after the first costs ``round_us`` in addition. ``same`` is the factor on what L2 gives a
-    block of its own (``supply.SAME_LINES``), ``apart`` as ``terms.Work`` has it, ``again_bytes`` what the last round
-    reads from HBM that was read before. ``flop`` and ``pj_per_flop`` are as ``terms.Work`` has them.
+    ``own_bytes`` by L2 and ``shared_bytes`` with its cluster, of them ``weight_bytes`` from HBM. Of a line of a matrix
+    ``run_bytes`` are asked for at one time. ``ring_clk`` is as ``terms.Work`` has it. Its loads follow one another:
+    ``chain`` times ``turnaround_us``, that of what is in flight. ``ramp_us`` is what the kernel before and this one
+    have between them beside the launch, which a dependent launch hides with it; ``end_us`` passes from the last load
+    to the end of the grid. ``first_clk`` is what passes from a block's start to its first byte, ``shown_clk`` what of
+    it a dependent launch shows. Where a grid ``flows``, an SM begins a tile as soon as it is done with one, with
+    others under way. Where it does not, a round after the first costs ``round_us`` in addition. ``same`` is the factor
+    on what L2 gives a block of its own (``supply.SAME_LINES``), ``apart`` as ``terms.Work`` has it, ``again_bytes``
+    what the last round reads from HBM that was read before. ``flop`` and ``pj_per_flop`` are those of ``terms.Work``.
     """
 
     tiles: Ints
@@ -50,6 +59,7 @@ class Stream:
     own_bytes: Floats
     shared_bytes: Floats
     weight_bytes: Floats
+    run_bytes: int | Ints
     chain: Floats
     turnaround_us: float | Floats
     tensor_clk: Floats
@@ -63,7 +73,7 @@ class Stream:
     end_us: Floats
     end_clk: Floats
     dependent: Bools
-    hides_first: bool
+    shown_clk: Floats | float
     flows: Bools
     round_us: float | Floats
     same: float | Floats
@@ -106,7 +116,8 @@ class StreamEstimate:
         share = machine.sms / machine.gpu.sm_count
         self._floor_us = 1e6 * max(problem.flops / (peak * share), problem.bytes_moved / machine.gpu.hbm_bytes_per_s)
         reads = problem.bytes_moved - problem.bytes_c
-        whole_s = reads / c.hbm_read_bytes_per_s + problem.bytes_c / c.hbm_write_bytes_per_s
+        whole_s = reads / c.hbm_read_bytes_per_s * (1 + RUN_BYTES / s.run_bytes)
+        whole_s = whole_s + problem.bytes_c / c.hbm_write_bytes_per_s
         # Two kinds of rounds, one a row: those in which all places have a tile, and the last.
         tiles = np.stack([np.minimum(s.places, s.tiles), s.last])
         self._weight = np.stack([s.rounds - 1.0, s.last_part])
@@ -172,7 +183,7 @@ class StreamEstimate:
         """Launch, first load and end."""
         s = self._s
         shown = np.where(s.dependent, 0.0, 1.0)
-        first = s.first_clk / hertz * (shown if s.hides_first else 1.0)
+        first = np.where(s.dependent, s.shown_clk, s.first_clk) / hertz
         return (s.launch_us + s.ramp_us) * 1e-6 * shown, first, self._end(hertz)
 
     def _end(self, hertz: Floats) -> Floats:

@@ -23,9 +23,12 @@ DRAW_BYTES_PER_S = 85e9
 CROWDED = 0.5
 """Of what the SM with most blocks has more than the others, what the others wait for. In a dependent launch blocks
 start wherever the kernel before leaves room: several an SM then fill some SMs and leave others few."""
-DRIFT = 0.15
-"""Of weights that two tiles beside each other read, what is read twice in a dependent launch: its blocks start one by
-one and not in step."""
+DRIFT = 0.035
+"""Of the weights that lone blocks of swap-AB read in a dependent launch, what HBM reads as if again: blocks that start
+one by one open its pages out of step. At 90 to 235 MB such launches are no faster, or slower, than others."""
+RUN_BYTES = 4
+"""What a run of bytes of a line of a matrix, asked for at one time, costs HBM more than its length, in bytes: a page is
+opened for each. Of swap-AB's steps of 64, 128 and 256 K; all of the sweep."""
 ROUNDED = 0.15
 """Of a grid whose blocks start as others end, what of its last round is as if it were whole."""
 EXPONENT = 4

@@ -26,7 +26,9 @@ from tilewright.planner.supply import (
     APART,
     BEGIN_AND_END_US,
     HALF_TILE,
+    LINE_BYTES,
     MULTICAST,
+    RUN_BYTES,
     SAME_LINES,
     TILES_TURNAROUND_US,
     together,
@@ -161,7 +163,7 @@ class Estimate:
         c_bytes = float(problem.bytes_c)
         writes = c_bytes * (w.places / w.tiles)[waves.of] * np.where(waves.final, (w.last / w.places)[waves.of], 1.0)
         rate_in, rate_out = machine.calibration.hbm_read_bytes_per_s, machine.calibration.hbm_write_bytes_per_s
-        self._hbm_s = self._hbm_reads / rate_in + writes / rate_out
+        self._hbm_s = self._hbm_reads / rate_in * (1 + RUN_BYTES / LINE_BYTES) + writes / rate_out
         cut = waves.final & w.cut[waves.of]
         # Of a tile's multiply-adds that a block does in the wave; of half a tile it waits for and issues all K blocks.
         self._part = np.where(cut, HALF_TILE, 1.0)

@@ -11,6 +11,7 @@ from tilewright.gpu import GpuSpec, query_gpu
 from tilewright.measure import SUSTAINED, Schedule
 from tilewright.planner.calibration import Calibration
 from tilewright.planner.candidate import Candidate
+from tilewright.planner.contenders import contenders
 from tilewright.planner.plan import plan
 from tilewright.planner.planning import Planning
 from tilewright.problem import Problem
@@ -105,7 +106,8 @@ def schedule_of(planning: Planning) -> Schedule:
 
 
 def _tuned(planning: Planning, top: int, measurer: Measurer, where: Where, told: Callable[[float, str], None]) -> Row:
-    candidates = {f"{rank} {each.label}": each for rank, each in enumerate(planning.ranked[:top], 1) if each.plan}
+    some = contenders(planning.ranked, top)
+    candidates = {f"{place} {each.label}": each for place, each in enumerate(some, 1) if each.plan}
     if not candidates:
         why = planning.rejected[0].rejected if len(planning.rejected) else "C has no elements"
         raise UsageError(f"no kernel computes {planning.problem}: {why}")

@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
-from tilewright.plan_decode import SPARE_REGISTERS, DecodePlan, GemvPlan, MmaPlan
+from tilewright.plan_decode import LOAD_BYTES, SPARE_REGISTERS, DecodePlan, GemvPlan, MmaPlan
 from tilewright.planner import stream_constraints as limits
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.facts import Shape, candidate
@@ -33,7 +33,9 @@ SPREAD = (0.90, 1.15)
 SLOTS = 128  # lanes that an SM issues for in a clock
 # Times the instructions that are counted: addresses, waits and what an SM issues at a fraction of that rate; the
 # whole sweep for the GEMV, its development third for mma.sync.
-GEMV_ISSUED, TOKEN_ISSUED, MMA_ISSUED = 1.0, 4.2, 10.0
+GEMV_ISSUED, MMA_ISSUED = 1.9, 10.0
+ISSUE_LATENCY_CLK = 4  # from an instruction of a warp to one that needs its result
+TURNAROUND_US, ROUND_US = 0.7, 1.0  # of mma.sync
 # Registers beside those that ``DecodePlan`` knows of, a token: its pointer, and its elements made fp32. With them the
 # blocks an SM are as many as scripts/check_kernels.py found to have room without spilling.
 TOKEN_REGISTERS = 6
@@ -61,6 +63,7 @@ def _table(plans: Sequence[DecodePlan]) -> _Table:
         "batches": [p.batches if isinstance(p, MmaPlan) else 1 for p in plans],
         "threads": [p.threads for p in plans],
         "blocks": [p.blocks_per_sm for p in plans],
+        "in_flight": [p.in_flight for p in plans],
     }
     return _Table(tuple(plans), columns_of(each))
 
@@ -70,10 +73,9 @@ class Decode(Family):
 
     residuals = ("turnaround", "ramp", "drain")
     kind: type[DecodePlan]
-    turnaround_us: float
     ramp_us: float
     drain_us: float
-    round_us: float  # of a round of blocks after the first, where one has an SM: a block begins, and ends
+    ahead = 0  # batches that are asked for before the first is waited for, beyond one
     same = 1.0
     tail_us = 0.0  # of a block whose K ends within a step: loads that are not all in flight at once
 
@@ -127,7 +129,7 @@ class Decode(Family):
         )
         blocks = plan.grid(problem)[0]
         resident = min(plan.blocks_per_sm, -(-blocks // machine.sms))
-        turnaround = self.turnaround_us * c.residual(self.name, "turnaround")
+        turnaround = float(self.turnaround_us(_table([plan]).columns, problem, machine)[0])
         yield limits.in_flight(resident, plan.in_flight, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s)
         yield limits.tokens_read(problem, plan.bm, plan.bn // plan.wr, "a warp")
         if plan.wk > 1:
@@ -160,8 +162,9 @@ class Decode(Family):
             own_bytes=weights + tokens,
             shared_bytes=0 * weights,
             weight_bytes=weights,
-            chain=steps / t["batches"] + 1,
-            turnaround_us=self.turnaround_us * c.residual(self.name, "turnaround"),
+            run_bytes=bk * wk * itemsize,
+            chain=steps / t["batches"] + self.ahead,
+            turnaround_us=self.turnaround_us(t, problem, machine),
             tensor_clk=self.multiply_clk(t, problem, machine),
             port_clk=read / gpu.shared_bytes_per_clock,
             issue_clk=chunks * self.issued(t, problem.aligned) / SLOTS,
@@ -171,11 +174,11 @@ class Decode(Family):
             ramp_us=self.ramp_us * c.residual(self.name, "ramp"),
             first_clk=ones * c.tma_latency_hbm_clk,
             end_us=ones * (self.drain_us * c.residual(self.name, "drain")) + tail,
-            end_clk=bm * bn * wk * 4 / gpu.shared_bytes_per_clock + 0.0,
+            end_clk=self.sum_clk(t) + bm * bn * wk * 4 / gpu.shared_bytes_per_clock,
             dependent=dependent,
-            hides_first=False,  # blocks find room on an SM as those of the kernel before leave it
+            shown_clk=c.tma_latency_hbm_clk,  # blocks find room on an SM as those of the kernel before leave it
             flows=tiles > 0,
-            round_us=self.round_us / t["blocks"],
+            round_us=self.round_us(t, problem, machine),
             same=self.same,
             apart=0.0 * weights,
             again_bytes=0.0 * weights,
@@ -195,9 +198,21 @@ class Decode(Family):
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
         return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)
 
+    @abstractmethod
+    def turnaround_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """From when a warp has asked for a batch of weights until it asks for the one that takes its place."""
+
+    @abstractmethod
+    def round_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """For how long less than HBM gives is asked for, between a block's last loads and its successor's first."""
+
+    def sum_clk(self, t: dict[str, Ints]) -> Floats:
+        """Clocks in which an SM's warps bring the sums of their lanes together."""
+        return np.zeros(len(t["bm"]))
+
+    @abstractmethod
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """Clocks of an SM's arithmetic for a block's tile."""
-        raise NotImplementedError
 
 
 def _roomiest(plan: P, most: int, family: Decode) -> Iterator[P]:
@@ -221,16 +236,26 @@ def _gemv_plans(dtype: DType, tokens: int, a: Layout, b: Layout, aligned: bool) 
     return tuple(found)
 
 
+def _latency_us(machine: Machine) -> float:
+    """Of a load from HBM."""
+    return machine.calibration.tma_latency_hbm_clk / machine.calibration.boost_clock_mhz
+
+
+def _counted(t: dict[str, Ints], aligned: bool) -> Floats:
+    """Instructions of a lane of the GEMV for 16 bytes of weights."""
+    load = 1 if aligned else 8
+    found: Floats = load + 8 + t["bm"] * (8 + (load + 8) / t["rows"])
+    return found
+
+
 class Gemv(Decode):
     """One to four tokens, multiplied on the CUDA cores."""
 
     name = "decode_gemv"
     kind = GemvPlan
-    turnaround_us = 0.35
     ramp_us = 0.3
     drain_us = 0.55
-    round_us = 0.0
-    tail_us = 1.2
+    tail_us = 1.0
     same = 1.8  # blocks ask for the same tokens
 
     def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
@@ -243,8 +268,30 @@ class Gemv(Decode):
 
     def issued(self, t: dict[str, Ints], aligned: bool) -> Floats:
         """A load and 8 conversions of weights, 8 FMAs a token; a token's load and conversions serve all rows."""
-        load = 1 if aligned else 8
-        found: Floats = GEMV_ISSUED * (load + 8) + TOKEN_ISSUED * t["bm"] * (8 + (load + 8) / t["rows"])
+        return GEMV_ISSUED * _counted(t, aligned)
+
+    def turnaround_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """The latency of HBM, and then all that a warp does with a step's weights, as it has one batch of registers."""
+        c = machine.calibration
+        loads = t["in_flight"] / (t["threads"] * LOAD_BYTES)
+        multiplied = ISSUE_LATENCY_CLK * loads * _counted(t, problem.aligned) / c.burst_clock_mhz
+        found: Floats = (_latency_us(machine) + multiplied) * c.residual(self.name, "turnaround")
+        return found
+
+    def sum_clk(self, t: dict[str, Ints]) -> Floats:
+        """Five shuffles for each sum that a warp has, one of a warp a clock."""
+        return (5 * t["wk"] * t["bn"] * t["bm"] * t["blocks"]).astype(float)
+
+    def round_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """Twice the latency of HBM, its last loads' and the first ones', as far as other blocks do not ask for enough.
+
+        Enough is what HBM delivers to an SM in that time; a warp asks for the share of a turnaround that is not spent
+        on multiplying.
+        """
+        latency = _latency_us(machine)
+        enough = machine.calibration.hbm_read_bytes_per_s * 2 * latency * 1e-6 / machine.sms
+        asked = (t["blocks"] - 1) * t["in_flight"] * latency / self.turnaround_us(t, problem, machine)
+        found: Floats = 2 * latency * np.maximum(0.0, 1 - asked / enough)
         return found
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
@@ -276,10 +323,9 @@ class Mma(Decode):
 
     name = "decode_mma"
     kind = MmaPlan
-    turnaround_us = 0.7
+    ahead = 1
     ramp_us = 0.2
     drain_us = 2.3
-    round_us = 1.0
     same = 0.8  # lines that lanes of a warp read in pieces
 
     def plans(self, problem: Problem) -> tuple[DecodePlan, ...]:
@@ -298,6 +344,14 @@ class Mma(Decode):
         groups = t["bm"] / 8
         found: Floats = MMA_ISSUED * (load + groups * (1 + load * 8 / t["rows"]))
         return found
+
+    def turnaround_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """The same for all: of two batches one is on its way while the other is multiplied."""
+        return np.full(len(t["bm"]), TURNAROUND_US * machine.calibration.residual(self.name, "turnaround"))
+
+    def round_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """The blocks of an SM share it."""
+        return ROUND_US / t["blocks"]
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """Of the rate that mma.sync reaches."""

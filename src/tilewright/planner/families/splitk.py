@@ -40,8 +40,9 @@ class SplitK(Parts):
     name = "splitk"
     kind = SplitKPlan
     # Sweep, development third: blocks of a part ask for the same lines, which reach them as if each were alone; a round
-    # more stores its sums, and reads, while nothing is multiplied.
-    same = 1.85
+    # more stores its sums, and reads, while nothing is multiplied. Clusters are not in step, nor are the blocks of a
+    # dependent launch, which start one by one as the kernel before leaves them room: few then ask for a line together.
+    same, same_cluster, same_dependent = 1.85, 1.0, 1.0
     round_us = 1.65
 
     def uncut(self, dtype: DType, a: Layout, b: Layout) -> tuple[PartsPlan, ...]:

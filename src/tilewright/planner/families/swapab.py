@@ -35,7 +35,9 @@ SPREAD = (0.92, 1.12)
 # Of the sweep, development third; ELEMENT_BYTES_PER_CLK of all of it.
 TURN_US = 0.55  # from when a stage is free until it is full again, all SMs loading, beside
 TURN_STAGES = 2.0  # times what an SM alone takes to receive one
-SAME = 1.8  # times what L2 gives an SM of lines of its own: tiles beside each other read the same weights
+# Times what L2 gives an SM of lines of its own: tiles beside each other read the same weights, in step where a kernel's
+# blocks start together; in a dependent launch, or in clusters along K, as whole tiles do, and in both as alone.
+SAME = 1.8
 # From a study of such kernels on an H200, of 8 to 128 tokens.
 PROLOGUE_CLK = 400  # barriers, tensor maps
 ASKEW = 2.2  # as of ``supply``: lines that lie askew are not faster for being asked for together
@@ -200,7 +202,10 @@ class SwapAb(Family):
         first = PROLOGUE_CLK + c.tma_latency_hbm_clk
         lines = problem.ldc * problem.out_dtype.itemsize % 16 == 0
         rate = STORE_BYTES_PER_CLK if lines else ELEMENT_BYTES_PER_CLK
-        stores = bm * bn * problem.out_dtype.itemsize / rate
+        out = exchange + bm * bn * problem.out_dtype.itemsize / rate
+        rounds = -(-tiles // places)
+        # Rounds whose C leaves while the next tile's stages come; the blocks of a cluster wait for each other's.
+        under = np.where((split == 1) & lines, rounds - 1, 0)
         a_cost, b_cost = askew(problem, ASKEW)
         stream = Stream(
             tiles=tiles,
@@ -210,9 +215,10 @@ class SwapAb(Family):
             own_bytes=a_cost * tokens + b_cost * weights + FILL * (bm - problem.m / down) * depth * itemsize,
             shared_bytes=0 * weights,
             weight_bytes=weights / down,
+            run_bytes=bk * itemsize,
             chain=steps / (t["stages"] - 1),
             turnaround_us=self._turnaround_us((bm + bn) * bk * itemsize, machine),
-            tensor_clk=tensor,
+            tensor_clk=tensor + (under > 0) * out,
             port_clk=reads + c.port_contention * fills,
             issue_clk=(steps * STEP_CLK).astype(float),
             ring_clk=0 * weights,
@@ -221,14 +227,14 @@ class SwapAb(Family):
             ramp_us=RAMP_US * c.residual(self.name, "ramp"),
             first_clk=ones * first,
             end_us=ones * (DRAIN_US * c.residual(self.name, "drain")),
-            end_clk=(exchange + stores) * -(-tiles // places),  # nothing is multiplied meanwhile
+            end_clk=out * (rounds - under),
             dependent=dependent,
-            hides_first=True,
+            shown_clk=0.0,
             flows=split < 0,
             round_us=0.0,
-            same=np.where(split > 1, SAME_LINES, SAME),
+            same=np.select([dependent & (split > 1) & (down > 1), dependent | (split > 1)], [1.0, SAME_LINES], SAME),
             apart=0.0 * ones,
-            again_bytes=np.where(dependent & (down > 1), DRIFT * problem.n * problem.k * itemsize, 0.0),
+            again_bytes=np.where(dependent & (split == 1), DRIFT * problem.n * problem.k * itemsize, 0.0),
             useful_elements=problem.m * problem.n / (tiles * bm * bn),
             flop=2.0 * bm * bn * depth,
             pj_per_flop=c.energy_pj_per_flop,
