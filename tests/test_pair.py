@@ -128,6 +128,12 @@ def test_batches(where: str, a_batch: tuple[int, ...], b_batch: tuple[int, ...])
     same(matmul(a, (gate, up[..., ::-1]), epilogue=difference, backend=where), (first - 2 * second).astype(BF16.numpy))
 
 
+def test_one_element_a_matrix(where: str) -> None:
+    a, gate, up = integers(1, (1, 16), BF16), integers(2, (3, 16, 1), BF16), integers(3, (3, 16, 1), BF16)
+    first, second = products(a, (gate, up))
+    same(matmul(a, (gate, up), epilogue=difference, backend=where), (first - 2 * second).astype(BF16.numpy))
+
+
 def test_arguments_and_several_results(where: str) -> None:
     a, gate, up = integers(1, (33, 72), BF16), integers(2, (72, 40), BF16), integers(3, (72, 40), BF16)
     column = integers(4, (33, 1), FP32)

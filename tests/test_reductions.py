@@ -141,5 +141,13 @@ def test_what_cannot_be_reduced() -> None:
     for fn, options, message in calls:
         with pytest.raises(UsageError, match=message):
             matmul(a, b, epilogue=fn, backend="emulator", **options)
+    for other in (
+        np.zeros(33, np.float32)[::-1],
+        np.zeros((33, 5), np.float32).T,
+    ):  # what is set before would be others'
+        one = np.broadcast_to(a, (*other.shape[:-1], *a.shape))
+        out = (np.zeros((*other.shape, 41), np.float32), other)
+        with pytest.raises(UsageError, match="that of a reduction is contiguous and row-major"):
+            matmul(one, b, epilogue=lambda acc: (acc, t.row_max(acc)), out=out, backend="emulator")
     with pytest.raises(UsageError, match="matrices, or batches of them, have rows and columns"):
         matmul(a, b[:, 0], epilogue=lambda acc: (acc, t.row_max(acc)), backend="emulator")

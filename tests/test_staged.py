@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from epilogue_cases import value_of
+from matmul_cases import integers
 from part_cases import kernel_of, small_plan
 
+from tilewright import matmul, row_sum
 from tilewright.backends.base import Backend
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.checked import check
@@ -81,3 +83,17 @@ def test_the_array_is_added(backend: Backend, case: str) -> None:
 def test_nothing_races(emulator: EmulatorBackend, case: str) -> None:
     operands, bound, _ = drawn(emulator, case, 300, 72, 136)
     assert check(emulator, *CASES[case], operands, bound)
+
+
+def test_a_call_stages_what_lies_upside_down_and_in_a_batch(backend: Backend) -> None:
+    a, b = integers(1, (3, 70, 40), BF16), integers(2, (3, 40, 64), BF16)
+    r = integers(3, (70, 3, 64), BF16)[::-1].transpose(1, 0, 2)
+    found, rows = matmul(
+        a, b, epilogue=lambda acc, r: (acc + r, row_sum(r)), args={"r": r}, plan=CASES["2 slabs"][1],
+        backend=backend.name,
+    )  # fmt: skip
+    under = r.astype(np.float32)
+    np.testing.assert_array_equal(
+        found, (np.matmul(a.astype(np.float32), b.astype(np.float32)) + under).astype(found.dtype)
+    )
+    np.testing.assert_array_equal(rows, under.sum(-1))

@@ -67,6 +67,13 @@ def test_what_follows_goes_along(where: str) -> None:
         same(one, other)
 
 
+def test_another_function_of_the_same_arrays(where: str) -> None:
+    a, b = operands(0)
+    for fn in (tilewright.relu, abs, lambda acc: acc * 2):
+        wanted = np.maximum(a @ b, 0) if fn is tilewright.relu else fn(a @ b)
+        same(matmul(a, b, epilogue=fn, backend=where), wanted)
+
+
 def test_vectors_and_pairs(where: str) -> None:
     a, b = operands(0)
     c = ours(6, 5, 2, 1, 3, 7)

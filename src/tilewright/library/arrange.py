@@ -57,23 +57,23 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
             else:
                 axes[f"out{number}"] = as_matrices((each.shape, each.strides), len(a.shape), len(b.shape))
             starts[f"out{number}"] = each.pointer % 16
-    p = product((a.shape, a.strides), (b.shape, b.strides), (out.shape, out.strides), list(axes.values()))
+    second = None if after is None else after.second
+    p, *of_second = (
+        product(
+            (a.shape, a.strides), (each.shape, each.strides), (out.shape, out.strides), list(axes.values()),
+            rows=second is not None,
+        )
+        for each in ((b,) if second is None else (b, second))
+    )  # fmt: skip
     offsets: tuple[int, ...] = (a.pointer % 16, b.pointer % 16, out.pointer % 16)
     options = request.options
     question = Question(p, a.dtype, out.dtype, offsets, options.sms, options.batch_invariant)
     if not (p.m and p.n) or 0 in p.batch:
         return Arranged(question, None)
-    second = None if after is None else after.second
     # A column is column-major, and one element has to be computed as one of a longer column is.
     lonely = options.batch_invariant and p.m == p.n == 1
     if second is not None:
-        question = _of_pair(
-            question,
-            second,
-            product(
-                (a.shape, a.strides), (second.shape, second.strides), (out.shape, out.strides), list(axes.values())
-            ),
-        )
+        question = _of_pair(question, second, *of_second)
     elif lonely or operand_lines(question)["c"].layout == "column":
         p, offsets = p.transposed, (offsets[1], offsets[0], offsets[2])
         question = replace(question, product=p, offsets=offsets)

@@ -229,7 +229,10 @@ class HostLaunch:
         for number, byte, role, offset in self._fields:
             data = bytearray(args[number].data)
             data[byte : byte + 8] = (pointers[role] + offset).to_bytes(8, "little")
-            args[number] = Packed(bytes(data))
+            args[number] = Packed(bytes(data), args[number].matrices)
+        for number, arg in enumerate(args):
+            if isinstance(arg, Packed) and arg.matrices:
+                args[number] = Packed(arg.data, tuple(_there(each, pointers) for each in arg.matrices))
         launch = self._launch
         with _one_at_a_time:
             self._backend.launch(
@@ -241,6 +244,13 @@ class HostLaunch:
                 cluster=launch.cluster,
                 dependent=launch.dependent,
             )
+
+
+def _there(matrix: Matrix, pointers: Sequence[int]) -> Matrix:
+    """What a struct points to, where it is. It begins before its role's address where steps are negative."""
+    role = (matrix.pointer + (1 << RANGE - 1) >> RANGE) - 1
+    at = pointers[role]
+    return replace(matrix, pointer=at + matrix.pointer - stand_in(role, at % 16))
 
 
 _one_at_a_time = threading.Lock()

@@ -100,9 +100,7 @@ class Ready:
             start((b, a, out, 0, *more) if self.swapped else (a, b, out, 0, *more), stream)
 
 
-def ready_for(
-    at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request, digest: str | None = None
-) -> Ready:
+def ready_for(at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request, digest: str | None) -> Ready:
     """The launches for arrays of this geometry at a place, made at the first call for it.
 
     ``digest`` tells what follows the product from all else that may (``arrange.Results``).
@@ -117,7 +115,7 @@ def ready_for(
         with _lock:  # one compile a key, whoever asks
             found = _ready.get(key)
             if found is None:
-                found = _ready[key] = _made(at, a, b, outs, request)
+                found = _ready[key] = _made(at, a, b, outs, request, digest)
                 while len(_ready) > MOST_READY:
                     _ready.popitem(last=False)
     else:
@@ -126,13 +124,13 @@ def ready_for(
     return found
 
 
-def _made(at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request) -> Ready:
+def _made(at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request, digest: str | None) -> Ready:
     near = tuple((x.extent[0] - x.pointer, x.extent[1] - x.pointer) for x in (a, b, outs[0]))
     try:
         laid = arranged(request, a, b, outs)
     except TooManyDimensions:
         every = turns(request, a, b, outs)
-        each = [ready_for(at, turn.a, turn.b, turn.outs, turn.request) for turn in every]
+        each = [ready_for(at, turn.a, turn.b, turn.outs, turn.request, digest) for turn in every]
         members = each[0].members
         return Ready(each[0].choice, one_after_another(every, each, members), members, near)
     if laid.empty:
