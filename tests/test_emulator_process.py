@@ -252,8 +252,10 @@ def of_another_machine(path: Path) -> None:
     path.with_name(path.name + ".sha256").write_text(hashlib.sha256(data).hexdigest())
 
 
-@pytest.mark.parametrize("damage", [truncated, garbage, empty, of_another_machine])
-@pytest.mark.parametrize("which", ["indices", "libtw_runtime"])
+@pytest.mark.parametrize(
+    ("which", "damage"),
+    [("indices", truncated), ("libtw_runtime", garbage), ("indices", empty), ("libtw_runtime", of_another_machine)],
+)
 def test_a_damaged_library_costs_one_warning(
     tmp_path_factory: pytest.TempPathFactory, which: str, damage: Callable[[Path], None]
 ) -> None:

@@ -34,7 +34,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 # The blocks
 
 
-def test_blocks_here_are_current_and_a_stale_one_is_found(tmp_path: Path) -> None:
+def test_a_stale_block_is_found_and_no_other_is(tmp_path: Path) -> None:
     for folder in ("docs", "results"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     page = tmp_path / "docs/ladder/02_register_block.md"
@@ -45,8 +45,6 @@ def test_blocks_here_are_current_and_a_stale_one_is_found(tmp_path: Path) -> Non
     assert done.stderr.splitlines() == [
         "docs/ladder/02_register_block.md: block mistake is not current: run scripts/ladder_pages.py"
     ]
-    assert run(tmp_path).returncode == 0
-    assert page.read_text("utf-8") == text
 
 
 def test_blocks_missing_doubled_and_unknown_are_found() -> None:
