@@ -215,7 +215,7 @@ def nvcc_missing() -> str:
 
 
 @pytest.mark.skipif(bool(nvcc_missing()), reason=nvcc_missing() or "-")
-@pytest.mark.parametrize("number", rungs())
+@pytest.mark.parametrize("number", [0, 4, 5, 11])
 def test_plain_nvcc_compiles_the_gpu_text(number: int, tmp_path: Path) -> None:
     rung = rungs()[number]
     dtypes = rung.dtypes[:1]  # scripts/check_kernels.py compiles all of them, with NVRTC
