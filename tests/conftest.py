@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tilewright.backends import BackendName, open_backend
 from tilewright.backends.base import Backend
+from tilewright.library import ready
 
 # A kernel's first compile takes longer than any deadline per example, and says nothing of the code under test.
 hypothesis.settings.register_profile("tilewright", deadline=None, print_blob=True)
@@ -84,3 +86,11 @@ def torch(cuda: Backend) -> Any:
 def cupy(cuda: Backend) -> Any:
     """CuPy; mark the test ``cuda``."""
     return pytest.importorskip("cupy")
+
+
+@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.cuda)])
+def where(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a place where ``matmul`` runs."""
+    open_or_skip(request.param)
+    yield request.param
+    ready.forget()

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
-import pytest
-from conftest import open_or_skip
 from matmul_cases import exact, integers, same
 
 from tilewright import BF16, FP16, FP32, explain, matmul
-from tilewright.library import ready
-
-
-@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.cuda)])
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a place where ``matmul`` runs."""
-    open_or_skip(request.param)
-    yield request.param
-    ready.forget()
 
 
 def test_alpha_of_0_multiplies_like_any_number(where: str) -> None:

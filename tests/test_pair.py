@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import open_or_skip
 from matmul_cases import Array, integers, same
 
 import tilewright
@@ -18,7 +16,6 @@ from tilewright.checked import check
 from tilewright.epilogue.code import BoundEpilogue
 from tilewright.epilogue.compose import compose
 from tilewright.ladder import rung
-from tilewright.library import ready
 from tilewright.problem import Layout
 from tilewright.run import Operands, prepare, run
 
@@ -31,14 +28,6 @@ KERNELS: dict[str, tuple[Layout, DType, dict[str, Any]]] = {
     "half tiles": ("row", FP16, {"bm": 256, "half_tail": True, "stages": 2}),
     "an fp32 C": ("column", FP32, {"epilogue_columns": 16}),
 }
-
-
-@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.cuda)])
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a place where ``matmul`` runs."""
-    open_or_skip(request.param)
-    yield request.param
-    ready.forget()
 
 
 def products(a: Array, pair: tuple[Array, Array]) -> list[Array]:

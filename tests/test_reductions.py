@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import open_or_skip
 from epilogue_cases import CASES, Case, value_of
 from matmul_cases import Array, integers, same
 
@@ -18,7 +16,6 @@ from tilewright.backends.emulator import EmulatorBackend
 from tilewright.checked import check as checked
 from tilewright.epilogue.code import BoundEpilogue
 from tilewright.epilogue.compose import Composed, compose
-from tilewright.library import ready
 from tilewright.run import prepare
 
 KERNELS = [case for case in CASES if case.name.startswith(("rung5", "rung11-bf16", "simt-fp32", "gemv", "swapab-fp16"))]
@@ -65,14 +62,6 @@ def test_every_kernel_reduces(backend: Backend, case: Case) -> None:
 )
 def test_nothing_races(emulator: EmulatorBackend, case: Case) -> None:
     assert checked(emulator, case.kernel, case.plan, case.operands(emulator), bound(emulator, case)[1])
-
-
-@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.cuda)])
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a place where ``matmul`` runs."""
-    open_or_skip(request.param)
-    yield request.param
-    ready.forget()
 
 
 def check(where: str, a: Array, b: Array, **options: Any) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import sass_lint
-from conftest import open_or_skip
 from epilogue_cases import CASES, Case
 from matmul_cases import Array, integers, same
 
@@ -36,14 +34,6 @@ def summed(acc: Any) -> Any:
 
 def in_numpy(acc: Array) -> tuple[Array, ...]:
     return acc, acc.sum(-1), (acc * 2 + 1).sum(-2), np.abs(acc).max(-1, initial=0)
-
-
-@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.cuda)])
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a place where ``matmul`` runs."""
-    open_or_skip(request.param)
-    yield request.param
-    ready.forget()
 
 
 def check(where: str, a: Array, b: Array, **options: Any) -> None:

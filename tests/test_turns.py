@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import open_or_skip
 from matmul_cases import Array, integers, same
 
 import tilewright
 from tilewright import FP32, Matmul, explain, matmul
-from tilewright.library import ready
-
-
-@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.cuda)])
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a place where ``matmul`` runs."""
-    open_or_skip(request.param)
-    yield request.param
-    ready.forget()
 
 
 def ours(seed: int, *shape: int) -> Array:
