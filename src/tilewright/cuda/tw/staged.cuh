@@ -1,6 +1,6 @@
 // An array of 16-bit elements that an epilogue reads, in the slabs by which C leaves: copied there 16 bytes a thread while the
-// accumulators before are finished, read back as stmatrix will write C over it. (Read by the fragments' threads, 4 bytes each
-// where they are needed, it cost more than the product's whole epilogue.)
+// accumulators before are finished, read back as stmatrix will write C over it. (Read 4 bytes a thread where they are needed, and
+// with longer functions, bias, gelu and residual behind 4096x4096x4096 took 238 us on an H200 instead of 228.)
 #pragma once
 #include <tw/cp_async.cuh>
 #include <tw/epilogue_operand.cuh>
