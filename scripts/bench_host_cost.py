@@ -25,7 +25,7 @@ from typing import Any
 
 from tilewright.backends.cuda_errors import cuda_unavailable_reason
 
-LIMITS = {"Matmul.execute() on the same arrays": 0.5, "matmul(out=)": 1.25}
+LIMITS = {"Matmul.execute() on the same arrays": 0.5, "matmul(out=)": 1.25, "matmul()": 1.25}
 """What a ratio must not exceed."""
 
 

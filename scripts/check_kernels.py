@@ -34,7 +34,7 @@ from tilewright.ptxas import CompileReport
 HOPPER = "sm_90a"
 OTHERS = ("sm_80", "sm_120")  # CUDA-core rungs use nothing that is Hopper's alone: one before it, one after
 LAST_CUDA_CORE_RUNG = 4
-MOST_TOKENS = (1, 2, 4, 8, 16, 64)
+MOST_TOKENS = (1, 8, 64)
 WEIGHTS = ((256, 7168), (2112, 7168), (4096, 4096), (28672, 4096))  # N, K: of each case of the branches' rules
 
 

@@ -1,12 +1,18 @@
 #!/usr/bin/env python
 """Random calls of ``tilewright.matmul``, each result held bit for bit against float64. Needs PyTorch.
 
-Operands are small integers, whose products fp32 adds up exactly in any order, and what follows is exact in fp32 too; so
-the result is known to the bit, whatever the kernel. Shapes, strides, batches, element types, what follows the product
-and ``out`` are drawn at random from a seed. ``--device cuda`` runs kernels on a GPU, ``cpu`` in the emulator.
+Shapes, strides, batches, element types, what follows the product (a bias, C, a traced function of arrays, a second
+result, a reduction, a second B) and the way of the call (a new result, ``out``, another stream, a prepared ``Matmul``
+executed again and on other arrays, ``batch_invariant``) are drawn from a seed each; ``random_draw.py`` says how the
+results are known. ``--device cuda`` runs kernels on a GPU, ``cpu`` in the emulator.
 
-A new plan costs a compile; once ``--plans`` of them are there, those of the planner's first 16 that are known go first.
-The last line is a JSON record: how many problems, by which kernels, and the seeds of those that went wrong.
+Seeds go to ``--jobs`` processes, each with a GPU context of its own; one that says nothing for ``--silence`` seconds,
+or crashes, loses the seed it had in hand, and another goes on. A new kernel costs a compile: once ``--plans`` of them
+are there, of all processes, those of the planner's first that are known go first.
+
+    python scripts/random_problems.py --out results/random_problems_h200.json
+
+Exit 1 where a result was wrong, a call refused or a seed lost; ``--only SEED`` says more of one.
 """
 
 from __future__ import annotations
@@ -14,168 +20,163 @@ from __future__ import annotations
 import argparse
 import collections
 import json
-import random
+import os
 import sys
+import tempfile
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-import tilewright
-from tilewright.errors import TilewrightError
-from tilewright.library import choose, ready
-from tilewright.planner.candidate import Candidate
-from tilewright.planner.planning import Planning
+from random_draw import drawn
+from random_worker import Answer, Choices, Known, answer
+from worker_pool import Pool
 
-DTYPES = ("bfloat16", "float16", "float32")
-LAYOUTS = ("row", "column", "padded", "offset", "expanded", "flipped", "every other")
-MOST_MACS = 2**31
-KNOWN: set[Any] = set()
+from tilewright import __version__, results
 
-
-def size(rng: random.Random, most: int) -> int:
-    """Often small and ragged, sometimes round, rarely large."""
-    kind = rng.random()
-    if kind < 0.1:
-        return rng.choice((0, 1, 2))
-    if kind < 0.6:
-        return rng.randint(1, min(most, 300))
-    return min(most, rng.choice((64, 128, 256, 512)) * rng.randint(1, 4) + rng.choice((0, 0, 0, 1, 8)))
+SCHEMA = "tilewright.random_problems/1"
+WORKER = Path(__file__).with_name("random_worker.py")
+AT_ONCE = 8  # seeds that a process is handed at a time
+START_S = 180.0  # until the first answer: PyTorch, the GPU, the planner's tables and a compile
+COUNTED = ("dtype", "out_dtype", "a_layout", "b_layout", "follows", "way")
 
 
-def operand(torch: Any, rng: random.Random, device: str, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Integers of that shape, laid out at random."""
+class Tally:
+    """What came of all seeds."""
 
-    def integers(*sizes: int) -> Any:
-        return torch.randint(-4, 5, sizes, device=device).to(dtype)
+    def __init__(self) -> None:
+        self.problems = self.compiled = 0
+        self.wrong: dict[str, Answer] = {}
+        self.lost: dict[str, str] = {}
+        self.counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
 
-    *batch, rows, cols = shape
-    layout = rng.choice(LAYOUTS)
-    if layout == "column":
-        return integers(*batch, cols, rows).mT
-    if layout == "padded":
-        return integers(*batch, rows, cols + 8 * rng.randint(1, 3))[..., :cols]
-    if layout == "offset":
-        first = rng.randint(1, 7)
-        return integers(*batch, rows, cols + first)[..., first:]
-    if layout == "expanded":
-        return integers(*batch, 1, cols).expand(*batch, rows, cols)
-    if layout == "flipped":  # PyTorch has no negative steps; a permuted batch is as unusual
-        return integers(rows, *batch, cols).movedim(0, -2)
-    if layout == "every other":
-        return integers(*batch, rows, 2 * cols)[..., ::2]
-    return integers(*batch, rows, cols)
+    def add(self, seed: str, found: Answer | str) -> str:
+        """One more answer, or why there is none; what to say of it, nothing where it was right."""
+        if isinstance(found, str):
+            self.lost[seed] = found
+            return f"seed {seed} was lost: {found}"
+        case = found["case"]
+        self.problems += 1
+        self.compiled += found["compiled"]
+        for name in COUNTED:
+            self.counts[name][case[name]] += 1
+        for name in ("kernel", "packed"):
+            self.counts[name][found[name] or "nothing"] += 1
+        self.counts["batch"]["in one launch" if found["batched"] else "none"] += 1
+        self.counts["dimensions"][f"{len(case['a'])} and {len(case['b'])}"] += 1
+        if case["follows"] == "reductions":
+            self.counts["reduction"][case["reduction"]] += 1
+        if not found["wrong"]:
+            return ""
+        self.wrong[seed] = {name: found[name] for name in ("wrong", "kernel", "packed", "case")}
+        return f"seed {seed} went wrong, {found['kernel']}: {found['wrong']}"
 
+    def record(self, **more: Any) -> dict[str, Any]:
+        """All of it, JSON-ready."""
+        counts = {name: dict(found.most_common()) for name, found in self.counts.items()}
+        return {
+            "schema": SCHEMA, **more, "problems": self.problems, "wrong": self.wrong, "lost": self.lost,
+            "compiled": self.compiled, "counts": counts,
+        }  # fmt: skip
 
-def one(torch: Any, seed: int, device: str, most: int) -> tuple[str, bool]:
-    """A problem: the kernel that ran, and whether the result is right."""
-    rng = random.Random(seed)
-    torch.manual_seed(seed)
-    dtype, out_dtype = (getattr(torch, rng.choice(DTYPES)) for _ in range(2))
-    if rng.random() < 0.5:
-        out_dtype = dtype
-    m, n, k = size(rng, most), size(rng, most), size(rng, 4 * most)
-    batch = [rng.randint(1, 4) for _ in range(rng.choice((0, 0, 0, 1, 2)))]
-    while m * n * k > MOST_MACS:
-        m, k = (m + 1) // 2, (k + 1) // 2
-    own = [[length if rng.random() < 0.8 else 1 for length in batch[rng.randint(0, len(batch)) :]] for _ in "ab"]
-    a = operand(torch, rng, device, dtype, (*own[0], m, k))
-    b = operand(torch, rng, device, dtype, (*own[1], k, n))
-    if rng.random() < 0.05 and a.dim() == 2 and m:
-        a = a[0]
-    if rng.random() < 0.05 and b.dim() == 2 and n:
-        b = b[:, 0]
-    wanted = torch.matmul(a.double(), b.double()).float()
-    options: dict[str, Any] = {}
-    follows = rng.choice(("nothing", "nothing", "bias", "c", "all"))
-    if follows != "nothing" and a.dim() > 1 and b.dim() > 1:
-        if follows in ("bias", "all"):
-            options["bias"] = operand(torch, rng, device, dtype, (1, n))
-            wanted_bias = options["bias"].float()
-        if follows in ("c", "all"):
-            c = operand(torch, rng, device, rng.choice((dtype, out_dtype)), tuple(wanted.shape))
-            options |= {"alpha": 0.5, "beta": 2, "c": c}
-            wanted = wanted * 0.5 + c.float() * 2
-        if "bias" in options:
-            wanted = wanted + wanted_bias
-        if follows == "all":
-            residual = operand(torch, rng, device, dtype, tuple(wanted.shape))
-            options |= {"epilogue": after, "args": {"residual": residual, "scale": 3}}
-            wanted = torch.relu(wanted) * 3 + residual.float()
-    options["out_dtype"] = out_dtype
-    if rng.random() < 0.5 and wanted.dim() > 1:
-        shape, nan = tuple(wanted.shape), float("nan")
-        layout = rng.choice(("row", "column", "padded"))
-        if layout == "column":
-            out = torch.full((*shape[:-2], shape[-1], shape[-2]), nan, device=device, dtype=out_dtype).mT
-        else:
-            wide = shape[-1] + (rng.randint(1, 9) if layout == "padded" else 0)
-            out = torch.full((*shape[:-1], wide), nan, device=device, dtype=out_dtype)[..., : shape[-1]]
-        options["out"] = out
-    options["backend"] = "emulator" if device == "cpu" else "auto"
-    told = tilewright.explain(a, b, **options)
-    found = tilewright.matmul(a, b, **options)
-    KNOWN.add(str(told.plan))
-    packed = " packed" if told.copied else ""
-    return f"{told.kernel or 'nothing'}{packed}", bool(torch.equal(found, wanted.to(out_dtype)))
+    @property
+    def right(self) -> bool:
+        """Whether there was anything, and all of it as it should be."""
+        return bool(self.problems) and not self.wrong and not self.lost
 
 
-def after(acc: Any, residual: Any, scale: Any) -> Any:
-    """What is traced."""
-    return tilewright.relu(acc) * scale + residual
+def provenance(device: str) -> dict[str, Any]:
+    """Where and how they ran, as a record's provenance."""
+    from tilewright.backends.cuda import CudaBackend
+    from tilewright.nvrtc import nvrtc_version
+    from tilewright.telemetry import Telemetry
+
+    import torch  # isort: skip
+
+    gpu, driver, cuda, nvrtc = "none: the emulator", None, None, None
+    if device == "cuda":
+        backend = CudaBackend()
+        info = backend.device()
+        gpu, cuda = info.name, ".".join(map(str, info.details["driver_cuda"]))
+        driver = Telemetry(info.details["uuid"], backend.device_id).driver_version()
+        nvrtc = "{}.{}".format(*nvrtc_version())
+    found = results.Provenance(
+        gpu=gpu, date=results.now(), driver=driver, driver_cuda=cuda, nvrtc=nvrtc,
+        libraries={"torch": torch.__version__}, version=__version__, commit=results.commit(),
+        command=results.command(), fill="integers of -4 to 4", method="bit for bit against float64, rounded once",
+    )  # fmt: skip
+    return {name: value for name, value in asdict(found).items() if value}
 
 
-def prefer_known(plans: int) -> None:
-    """Once so many plans were compiled, take those of the planner's first candidates that are."""
-    whole = choose.candidates
-
-    def chosen(planning: Planning, most: int) -> list[Candidate]:
-        found = whole(planning, most)
-        if len(KNOWN) < plans:
-            return found
-        return sorted(found, key=lambda each: each.plan is None or str(each.plan.to_dict()) not in KNOWN)
-
-    choose.candidates = chosen
+def run(pool: Pool, seeds: Sequence[int], seconds: float, tally: Tally) -> None:
+    """Hand out the seeds, say what goes wrong, count."""
+    begin = time.monotonic()
+    for seed, found in pool.run([str(seed) for seed in seeds], at_once=AT_ONCE, seconds=seconds):
+        said = tally.add(seed, found)
+        if said:
+            print(said, file=sys.stderr, flush=True)
+        if tally.problems % 500 == 0:
+            print(f"{tally.problems} in {time.monotonic() - begin:.0f} s, {tally.compiled} compiled", flush=True)
 
 
-def main() -> int:
-    """Run, say what went wrong, print the record."""
+def here(seeds: Iterable[int], device: str, most: int, macs: int, choices: Choices, tally: Tally) -> None:
+    """The same in this process, one after the other, with each case."""
+    import torch
+
+    choices.install()
+    try:
+        for seed in seeds:
+            case = drawn(seed, most, macs)
+            print(case)
+            print(tally.add(str(seed), answer(torch, case, device, choices)) or "right")
+    finally:
+        choices.remove()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, say what went wrong, write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
-    parser.add_argument("--plans", type=int, default=150)
+    parser.add_argument("--only", type=int, nargs="+", metavar="SEED", help="these alone, in this process")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="hand out nothing new after these")
+    parser.add_argument("--silence", type=float, default=60.0, help="seconds that one call may take")
+    parser.add_argument("--plans", type=int, default=1500, help="kernels to compile before known ones are preferred")
     parser.add_argument("--most", type=int, default=2048, help="the largest M and N; K is up to four times that")
-    given = parser.parse_args()
-    import torch
-
-    prefer_known(given.plans)
-    kernels: collections.Counter[str] = collections.Counter()
-    wrong: list[int] = []
-    refused: collections.Counter[str] = collections.Counter()
-    begin, done = time.monotonic(), 0
-    for seed in range(given.first, given.first + given.count):
-        if time.monotonic() - begin > given.seconds:
-            break
-        try:
-            kernel, right = one(torch, seed, given.device, given.most)
-            kernels[kernel] += 1
-        except TilewrightError as error:
-            refused[f"{type(error).__name__}: {str(error)[:160]}"] += 1
-            right = False
-        if not right:
-            wrong.append(seed)
-            print(f"seed {seed} went wrong", file=sys.stderr)
-        done += 1
-        if done % 100 == 0:
-            ready.forget()  # what was prepared holds memory on the host
-    name = torch.cuda.get_device_name() if given.device == "cuda" else "emulator"
-    record = {
-        "device": name, "tilewright": tilewright.__version__, "torch": torch.__version__, "first_seed": given.first,
-        "problems": done, "wrong": wrong, "kernels": dict(kernels.most_common()), "refused": dict(refused),
-        "plans": len(KNOWN), "seconds": round(time.monotonic() - begin, 1),
-    }  # fmt: skip
-    print(json.dumps(record))
-    return 1 if wrong else 0
+    parser.add_argument("--macs", type=int, default=2**31, help="the most multiplications of one call")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the record goes; else it is printed")
+    given = parser.parse_args(argv)
+    tally, begin = Tally(), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        known = Path(folder, "known")
+        if given.only:
+            here(given.only, given.device, given.most, given.macs, Choices(Known(known), given.plans), tally)
+            return 0 if tally.right else 1
+        values = (given.device, given.most, given.macs, known, given.plans)
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # as many processes as cores
+            os.environ[name] = "1"
+        pool = Pool(
+            [sys.executable, str(WORKER), *map(str, values)], given.jobs, start_s=START_S, silence_s=given.silence
+        )
+        run(pool, range(given.first, given.first + given.count), given.seconds, tally)
+        kernels = Known(known)
+        kernels.refresh()
+    record = tally.record(
+        provenance=provenance(given.device), seeds=[given.first, given.first + given.count], jobs=given.jobs,
+        most=given.most, macs=given.macs, kernels=len(kernels),
+        seconds=round(time.monotonic() - begin, 1),
+    )  # fmt: skip
+    text = json.dumps(record, indent=1)
+    if given.out is None:
+        print(text)
+    else:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(f"{text}\n", encoding="utf-8")
+    print(f"{tally.problems} problems, {len(tally.wrong)} wrong, {len(tally.lost)} lost")
+    return 0 if tally.right else 1
 
 
 if __name__ == "__main__":

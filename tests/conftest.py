@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 from tilewright.backends import BackendName, open_backend
 from tilewright.backends.base import Backend
+from tilewright.library import ready
 
 # A kernel's first compile takes longer than any deadline per example, and says nothing of the code under test.
 hypothesis.settings.register_profile("tilewright", deadline=None, print_blob=True)
@@ -67,3 +70,27 @@ def cuda() -> Backend:
 def emulator() -> Backend:
     """The emulator. A host compiler is part of what the tests install, so that it is never skipped."""
     return open_or_skip("emulator")
+
+
+@pytest.fixture
+def torch(cuda: Backend) -> Any:
+    """PyTorch that sees the GPU; mark the test ``cuda``."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch was built without CUDA")
+    torch.manual_seed(0)
+    return torch
+
+
+@pytest.fixture
+def cupy(cuda: Backend) -> Any:
+    """CuPy; mark the test ``cuda``."""
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.cuda)])
+def where(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a place where ``matmul`` runs."""
+    open_or_skip(request.param)
+    yield request.param
+    ready.forget()

@@ -25,3 +25,27 @@ def exact(a: Array, b: Array, dtype: DType) -> Array:
 def same(found: Array, wanted: Array) -> None:
     assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
     np.testing.assert_array_equal(found, wanted)
+
+
+def operand(torch: Any, layout: str, rows: int, cols: int, dtype: str) -> Any:
+    """Small integers, so that sums are exact, laid out as asked for."""
+
+    def integers(*shape: int) -> Any:
+        return torch.randint(-4, 5, shape, device="cuda").to(getattr(torch, dtype))
+
+    made = {
+        "row": lambda: integers(rows, cols),
+        "column": lambda: integers(cols, rows).T,
+        "padded": lambda: integers(rows, cols + 24)[:, :cols],
+        "offset": lambda: integers(rows, cols + 3)[:, 1 : 1 + cols],
+        "broadcast row": lambda: integers(1, cols).expand(rows, cols),
+        "flipped": lambda: integers(rows, cols).flip(0).T.flip(0).T,
+        "every other": lambda: integers(rows, 2 * cols)[:, ::2],
+    }[layout]()
+    assert made.shape == (rows, cols)
+    return made
+
+
+def wanted(a: Any, b: Any) -> Any:
+    """The exact product of integers, rounded once."""
+    return (a.double() @ b.double()).float().to(a.dtype)

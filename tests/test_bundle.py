@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import subprocess
@@ -205,6 +206,22 @@ def test_what_is_refused(exported: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @needs_nvrtc
+def test_a_full_disk_leaves_the_bundle_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "gelu.bundle"
+    path.write_bytes(b"before")
+    written = zipfile.ZipFile.writestr
+
+    def full(archive: zipfile.ZipFile, info: Any, *more: Any) -> None:
+        written(archive, info, *more)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+    with pytest.raises(tw.UsageError, match=r"gelu.bundle cannot be written: .*No space left on device"):
+        bundle._write(path, {"manifest.json": b"{}"})
+    assert [each.name for each in tmp_path.iterdir()] == ["gelu.bundle"]
+    assert path.read_bytes() == b"before"
+
+
 def test_a_bundles_plan_comes_first_where_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = integers(1, (32, 48), tw.BF16), integers(2, (48, 64), tw.BF16)
     free = tw.explain(a, b, backend="emulator")

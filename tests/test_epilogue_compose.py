@@ -144,6 +144,33 @@ def test_the_polynomial_of_the_gpus_normal_cdf_is_as_close_as_its_header_says() 
     assert np.abs(beyond / wanted - 1).max() < 2.0**-23.5
 
 
+def test_the_brief_functions_of_results_of_16_bits_are_as_close_as_they_say(backend: Backend) -> None:
+    def fn(acc: Any) -> Any:
+        return tw.exp(acc), tw.sigmoid(acc), tw.gelu(acc)
+
+    named = [f"tw::brief::{name}(" for name in ("exp", "sigmoid", "normal_cdf")]
+    assert all(each in compose(fn=fn, out_dtypes=[BF16]).code.text for each in named)
+    composed = compose(fn=fn, out_dtypes=[BF16, FP16, FP32])
+    assert "brief" not in composed.code.text
+    composed, text = compose(fn=fn, out_dtypes=[FP32]), composed.code.text
+    for each in named:
+        text = text.replace(each.replace("brief::", ""), each)
+    text = text.replace("tw::bf16", "float").replace("tw::fp16", "float")
+    composed = replace(composed, code=replace(composed.code, text=text))
+    z = np.linspace(2**-9, 13, 4000, dtype=np.float32).reshape(1, -1)
+    for acc in (z, -z):
+        x = acc.astype(np.float64)
+        wanted = np.exp(x), 1 / (1 + np.exp(-x)), x * np.vectorize(math.erfc)(x * -math.sqrt(0.5)) / 2
+        for found, exact in zip(apply(backend, composed, acc, {}), wanted, strict=True):
+            off = np.abs(found / exact - 1)
+            assert off[z <= 4].max() < 2.0**-19
+            assert off.max() < 2.0**-16
+    (_, edges, _) = apply(backend, composed, np.array([[-np.inf, -120, -97, -90, 90, np.inf, np.nan]], np.float32), {})
+    np.testing.assert_allclose(
+        edges, [[0, 0, np.exp(-97.0), np.exp(-90.0), 1, 1, np.nan]], rtol=2.0**-16, atol=2.0**-140
+    )
+
+
 PIECES: dict[Callable[..., Any], int] = {
     operator.add: 2, operator.sub: 2, operator.mul: 2, operator.truediv: 2, tw.maximum: 2, tw.minimum: 2, abs: 1,
     operator.neg: 1, tw.relu: 1, tw.sqrt: 1, (lambda x: x**3): 1, (lambda a, b: tw.where(a < b, b, a)): 2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -10,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,6 +171,38 @@ def test_a_read_only_home_costs_one_warning(monkeypatch: pytest.MonkeyPatch, tmp
     assert len(caught) == 1
     monkeypatch.setattr(answers, "choose", no_planner)
     assert answers.answer(QUESTION).plan == first.plan, "kept in a temporary folder, for this process"
+
+
+def test_a_full_disk_costs_one_warning_and_leaves_nothing_half(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has a name by then, and its first bytes fit."""
+    opened = os.fdopen
+
+    class Full:
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *exception: object) -> None:
+            self.file.close()
+
+        def write(self, text: str) -> int:
+            self.file.write(text[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    first = choose(QUESTION)
+    monkeypatch.setattr(answers, "choose", lambda question: first)
+    monkeypatch.setattr(os, "fdopen", lambda *given, **more: Full(opened(*given, **more)))
+    with pytest.warns(UserWarning, match="choices are not kept: .*No space left") as caught:
+        assert answers.answer(QUESTION) == answers.answer(QUESTION) == first
+    assert len(caught) == 1
+    assert not files(empty_cache)
+    monkeypatch.setattr(os, "fdopen", opened)
+    answers.answer(QUESTION)
+    assert len(files(empty_cache)) == 1, "once there is room again"
 
 
 def test_the_oldest_go_from_a_full_folder(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import ladder_blocks
@@ -26,27 +23,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("resu
 FENCED = re.compile(r"^```([\w+]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts/ladder_pages.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 # The blocks
-
-
-def test_blocks_here_are_current_and_a_stale_one_is_found(tmp_path: Path) -> None:
-    for folder in ("docs", "results"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    page = tmp_path / "docs/ladder/02_register_block.md"
-    text = page.read_text("utf-8")
-    page.write_text(text.replace("| fp32 adjacent |", "| fp32 adjacent, edited |"), "utf-8")
-    done = run("--check", tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        "docs/ladder/02_register_block.md: block mistake is not current: run scripts/ladder_pages.py"
-    ]
-    assert run(tmp_path).returncode == 0
-    assert page.read_text("utf-8") == text
 
 
 def test_blocks_missing_doubled_and_unknown_are_found() -> None:

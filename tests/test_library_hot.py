@@ -29,6 +29,7 @@ class Tensor:
         self.device = SimpleNamespace(index=index)
         self.requires_grad = False
         self.negative = False
+        self.changes = 0
 
     def stride(self) -> tuple[int, ...]:
         return tuple(step // self.held.itemsize for step in self.held.strides)
@@ -52,8 +53,21 @@ def seen(tensor: Tensor, name: str) -> Array:
     return Array(tensor.data_ptr(), tensor.shape, tensor.stride(), dtype, device, "cuda array", tensor)
 
 
-def made(like: Array, shape: tuple[int, ...], dtype: DType) -> Tensor:
+def made(like: Array, shape: tuple[int, ...], dtype: DType, stream: int | None) -> Tensor:
     return Tensor(np.full(shape, np.nan, dtype.numpy))
+
+
+def laid_out(shape: Any, strides: Any, dtype: Any) -> Tensor:
+    """As PyTorch makes a tensor on the current device: from plain tuples."""
+    assert type(shape) is type(strides) is tuple
+    made_here = Tensor(np.full(shape, np.nan, dtype))
+    assert made_here.stride() == strides
+    return made_here
+
+
+def noted_as_changed(tensors: tuple[Tensor, ...]) -> None:
+    for each in tensors:
+        each.changes += 1
 
 
 @pytest.fixture
@@ -74,8 +88,10 @@ def long_way(emulator: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
         ("types", (Tensor,)),
         ("grad_enabled", lambda: True),
         ("raw_stream", lambda index: 0),
-        ("written", lambda tensor: None),
-        ("empty", lambda shape, dtype, device: Tensor(np.full(shape, np.nan, dtype))),
+        ("written", noted_as_changed),
+        ("device", lambda: 0),
+        ("empty_here", lambda shape, strides, dtype: laid_out(shape, strides, dtype)),
+        ("empty", lambda shape, dtype, device: Tensor(np.full(shape, np.nan, dtype), device.index)),
     ):
         monkeypatch.setattr(hot._Torch, name, value)
     yield taken
@@ -107,6 +123,27 @@ def test_a_geometry_that_was_seen_goes_the_short_way(long_way: list[str]) -> Non
         assert matmul(a, b, out=out) is out
         same(out, product(a, b))
     assert len(long_way) == 2
+
+
+def test_a_result_is_made_on_the_device_of_the_operands(long_way: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = integers(1, 24, 40), integers(2, 40, 16)
+    taken: list[str] = []
+
+    def noted(name: str) -> Any:
+        made = getattr(hot._Torch, name)
+
+        def make(*given: Any, **more: Any) -> Any:
+            taken.append(name)
+            return made(*given, **more)
+
+        return make
+
+    for name in ("empty", "empty_here"):
+        monkeypatch.setattr(hot._Torch, name, noted(name))
+    for current in (0, 0, 1, 0):
+        monkeypatch.setattr(hot._Torch, "device", lambda on=current: on)
+        same(matmul(a, b), product(a, b))
+    assert taken == ["empty_here", "empty", "empty_here"]
 
 
 def test_what_differs_goes_the_long_way(long_way: list[str]) -> None:
@@ -203,6 +240,7 @@ def test_a_prepared_matmul_on_the_short_way(long_way: list[str]) -> None:
         prepared.execute(other)
         same(out, product(other, b))
         assert len(long_way) == 1
+        assert out.changes == 3, "autograd is told by each call but the first, which went the long way"
         a.held = integers(6, 24, 40).held  # as ``tensor.data = ...`` does
         prepared.execute()
         same(out, product(a, b))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
 from tilewright.library.layouts import lines_of, packed_layout
-from tilewright.library.shapes import MOST_BATCH_DIMENSIONS, View, as_matrices, product, result_shape
+from tilewright.library.shapes import MOST_BATCH_DIMENSIONS, TooManyDimensions, View, as_matrices, product, result_shape
 
 Array = np.ndarray[Any, Any]
 
@@ -110,10 +110,10 @@ def test_batch_dimensions_merge() -> None:
     assert p.batch == (700_000,)
 
 
-def test_more_than_three_batch_dimensions_are_refused() -> None:
+def test_more_than_three_batch_dimensions_are_no_one_product() -> None:
     a = np.zeros((2, 1, 2, 1, 2, 2))
     b = np.zeros((1, 2, 1, 2, 2, 2))
-    with pytest.raises(UsageError, match="come to 4 that cannot be merged"):
+    with pytest.raises(TooManyDimensions, match="come to 4 that cannot be merged"):
         product(axes(a), axes(b), axes(np.zeros((2, 2, 2, 2, 2, 2))))
 
 

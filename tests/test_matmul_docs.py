@@ -36,3 +36,13 @@ def test_the_tests_that_it_names_exist() -> None:
     for file, test in named:
         text = (ROOT / "tests" / file).read_text(encoding="utf-8")
         assert not test or f"def {test}(" in text, f"{file} has no {test}"
+
+
+def test_each_fault_has_a_test_or_a_reason() -> None:
+    tables = PAGE[PAGE.index("## What users of other libraries ran into") :].split("\n### ")[1:]
+    rows = [
+        [line.strip("| ").split(" | ") for line in each.splitlines() if line.startswith("| ")][1:] for each in tables
+    ]
+    assert [len(each) for each in rows] == [10, 14, 14, 12, 12]
+    for fault, here in (row for each in rows for row in each):
+        assert re.search(r"`test_\w+\.py|^not built: \w|^by construction: \w", here), fault

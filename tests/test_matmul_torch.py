@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from test_matmul_docs import EXAMPLES
 
 import tilewright
 from tilewright import UsageError, matmul
@@ -147,6 +148,45 @@ def test_a_first_call_with_more_than_a_product_finds_the_short_way(monkeypatch: 
     assert len(asked) == 1
 
 
+def test_gradients_of_nothing_are_zeros() -> None:
+    """A batch of no rows, as a rank without tokens has it: PyTorch's own give the same."""
+    for shape in ((0, 40), (2, 0, 40)):
+        x, w, bias = tensor(*shape, learns=True), tensor(40, 16, learns=True), tensor(16, learns=True)
+        found = matmul(x, w, bias=bias, epilogue=tilewright.relu, **E)
+        assert found.shape == (*shape[:-1], 16)
+        found.sum().backward()
+        assert x.grad.shape == x.shape
+        assert torch.equal(w.grad, torch.zeros(40, 16))
+        assert torch.equal(bias.grad, torch.zeros(16))
+
+
+@pytest.mark.parametrize("text", [each for each in EXAMPLES if each.startswith("# needs PyTorch")])
+def test_an_example_of_the_docs_runs(text: str) -> None:
+    exec(compile(text, "docs/matmul.md", "exec"), {"__name__": "example"})
+
+
+def test_the_layer_needs_no_import_of_its_own() -> None:
+    assert tilewright.__getattr__("nn").Linear(2, 3).out_features == 3
+    assert tilewright.__getattr__("torch_op").ACTIVATIONS[0] == "none"
+    assert {"nn", "torch_op"} <= set(dir(tilewright))
+    assert "nn" not in tilewright.__all__, "importing all names imports no PyTorch"
+
+
+def test_pytorch_of_any_version_is_told_of_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_one_tensor(given: Any) -> None:
+        if not isinstance(given, torch.Tensor):
+            raise TypeError
+        given.add_(0)
+
+    x = tensor(2)
+    hot._counter(torch)((x,))
+    assert x._version == 1
+    monkeypatch.setattr(torch._C, "_increment_version", of_one_tensor)
+    monkeypatch.setattr(torch.autograd.graph, "increment_version", of_one_tensor)
+    hot._counter(torch)((x,))
+    assert x._version == 2
+
+
 def test_what_cannot_be_hashed_goes_the_long_way() -> None:
     a, b = tensor(24, 40), tensor(40, 16)
     first, second = matmul(a, b, epilogue=lambda acc: (acc, acc), out_dtype=[torch.float32, torch.bfloat16], **E)
@@ -156,6 +196,24 @@ def test_what_cannot_be_hashed_goes_the_long_way() -> None:
     with pytest.raises(UsageError, match=r"backend \[\] is not one of"):
         matmul(a, b, backend=[])  # type: ignore[arg-type]
     assert torch.isinf(matmul(a.abs() + 1, b.abs() + 1, alpha=10**400, **E)).all()
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_gradients_by_torch_func() -> None:
+    x, w, bias = tensor(6, 8), tensor(8, 5), tensor(5)
+
+    def ours(x: Any) -> Any:
+        return matmul(x, w, bias=bias, epilogue=tilewright.silu, **E).square().sum()
+
+    def theirs(x: Any) -> Any:
+        return torch.nn.functional.silu(x @ w + bias).square().sum()
+
+    torch.testing.assert_close(torch.func.grad(ours)(x / 8), torch.func.grad(theirs)(x / 8))
+    both = torch.stack([x, -x]) / 8
+    torch.testing.assert_close(
+        torch.vmap(torch.func.grad(ours))(both), torch.vmap(torch.func.grad(theirs))(both), msg="of each sample"
+    )
+    assert torch.equal(torch.func.vjp(lambda x: matmul(x, w, **E), x)[1](torch.ones(6, 5))[0], torch.ones(6, 5) @ w.mT)
 
 
 def test_a_tensor_without_memory() -> None:

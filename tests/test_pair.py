@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import open_or_skip
 from matmul_cases import Array, integers, same
 
 import tilewright
@@ -18,7 +16,6 @@ from tilewright.checked import check
 from tilewright.epilogue.code import BoundEpilogue
 from tilewright.epilogue.compose import compose
 from tilewright.ladder import rung
-from tilewright.library import ready
 from tilewright.problem import Layout
 from tilewright.run import Operands, prepare, run
 
@@ -33,17 +30,17 @@ KERNELS: dict[str, tuple[Layout, DType, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.cuda)])
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a place where ``matmul`` runs."""
-    open_or_skip(request.param)
-    yield request.param
-    ready.forget()
-
-
 def products(a: Array, pair: tuple[Array, Array]) -> list[Array]:
     """Those of A with either B, in fp32."""
     return [np.matmul(a.astype(np.float32), b.astype(np.float32)) for b in pair]
+
+
+def test_few_rows_have_a_kernel_too_whatever_is_faster_without_a_pair() -> None:
+    for shape in ((1, 95, 1537), (2, 15, 512), (2, 176, 513)):
+        a, b = np.zeros((shape[0], shape[2]), FP16.numpy), np.zeros((shape[2], shape[1]), FP16.numpy)
+        told = explain(a, (b, b), epilogue=tilewright.swiglu, backend="emulator")
+        assert told.plan is not None
+        assert told.plan["paired"]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -118,6 +115,12 @@ def test_batches(where: str, a_batch: tuple[int, ...], b_batch: tuple[int, ...])
     same(matmul(a, (gate, up), epilogue=difference, backend=where), (first - 2 * second).astype(BF16.numpy))
     first, second = products(a, (gate, up[..., ::-1]))
     same(matmul(a, (gate, up[..., ::-1]), epilogue=difference, backend=where), (first - 2 * second).astype(BF16.numpy))
+
+
+def test_one_element_a_matrix(where: str) -> None:
+    a, gate, up = integers(1, (1, 16), BF16), integers(2, (3, 16, 1), BF16), integers(3, (3, 16, 1), BF16)
+    first, second = products(a, (gate, up))
+    same(matmul(a, (gate, up), epilogue=difference, backend=where), (first - 2 * second).astype(BF16.numpy))
 
 
 def test_arguments_and_several_results(where: str) -> None:

@@ -31,7 +31,7 @@ QUESTIONS = (
 
 
 def sample() -> list[Candidate]:
-    rng = random.Random(4)
+    rng = random.Random(1)
     found = []
     for shape, more in QUESTIONS:
         ranked = tilewright.plan(*shape, gpu="h200", **more).ranked

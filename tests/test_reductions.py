@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import open_or_skip
 from epilogue_cases import CASES, Case, value_of
 from matmul_cases import Array, integers, same
 
@@ -18,7 +16,6 @@ from tilewright.backends.emulator import EmulatorBackend
 from tilewright.checked import check as checked
 from tilewright.epilogue.code import BoundEpilogue
 from tilewright.epilogue.compose import Composed, compose
-from tilewright.library import ready
 from tilewright.run import prepare
 
 KERNELS = [case for case in CASES if case.name.startswith(("rung5", "rung11-bf16", "simt-fp32", "gemv", "swapab-fp16"))]
@@ -65,14 +62,6 @@ def test_every_kernel_reduces(backend: Backend, case: Case) -> None:
 )
 def test_nothing_races(emulator: EmulatorBackend, case: Case) -> None:
     assert checked(emulator, case.kernel, case.plan, case.operands(emulator), bound(emulator, case)[1])
-
-
-@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.cuda)])
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a place where ``matmul`` runs."""
-    open_or_skip(request.param)
-    yield request.param
-    ready.forget()
 
 
 def check(where: str, a: Array, b: Array, **options: Any) -> None:
@@ -129,7 +118,7 @@ def test_what_cannot_be_reduced() -> None:
         (t.row_max, {}, "epilogue returns row_max as its first value, which becomes C"),
         (lambda acc: (acc, t.row_max(acc) + 1), {}, "cannot be traced through an operation on a reduction"),
         (lambda acc: (acc, acc + t.row_max(acc)), {}, "'add' of a symbol and tilewright.Marked"),
-        (lambda acc: (acc, t.row_sum(acc)), {}, "row_sum marks the sum of each row"),
+        (t.col_sum, {}, "epilogue returns col_sum as its first value, which becomes C"),
         (reduced, {"out_dtype": ("bf16", "bf16")}, "out_dtype has bf16 for row_absmax, which is computed in fp32"),
         (lambda acc: (acc, t.row_max(acc)), {"out": (np.zeros((33, 41), np.float32), strided)}, "is contiguous"),
         (
@@ -141,5 +130,13 @@ def test_what_cannot_be_reduced() -> None:
     for fn, options, message in calls:
         with pytest.raises(UsageError, match=message):
             matmul(a, b, epilogue=fn, backend="emulator", **options)
+    for other in (
+        np.zeros(33, np.float32)[::-1],
+        np.zeros((33, 5), np.float32).T,
+    ):  # what is set before would be others'
+        one = np.broadcast_to(a, (*other.shape[:-1], *a.shape))
+        out = (np.zeros((*other.shape, 41), np.float32), other)
+        with pytest.raises(UsageError, match="that of a reduction is contiguous and row-major"):
+            matmul(one, b, epilogue=lambda acc: (acc, t.row_max(acc)), out=out, backend="emulator")
     with pytest.raises(UsageError, match="matrices, or batches of them, have rows and columns"):
         matmul(a, b[:, 0], epilogue=lambda acc: (acc, t.row_max(acc)), backend="emulator")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ladder_cases import LAYOUTS, padded, part, product
 
+import tilewright
 from tilewright import nvrtc
 from tilewright.backends.base import Backend
 from tilewright.backends.emulator import EmulatorBackend
@@ -19,6 +20,7 @@ from tilewright.branches import branch
 from tilewright.checked import check
 from tilewright.count import count
 from tilewright.dtypes import BF16, FP16, FP32, DType
+from tilewright.epilogue.compose import compose
 from tilewright.errors import EmulatorFault, UsageError
 from tilewright.operands import random_operands
 from tilewright.plan_base import Plan
@@ -52,9 +54,9 @@ SHAPES = [(1, 1, 1), (8, 64, 64), (7, 200, 72), (13, 328, 520), (20, 70, 1544), 
 @each_dtype
 @each_cluster
 def test_any_shape(backend: Backend, dtype: DType, cluster: int) -> None:
-    for bm, bk in ((8, 64), (16, 128), (24, 64), (64, 64)):
+    for bm, bk in ((8, 64), (24, 128), (64, 64)):
         plan = small_plan(dtype, cluster_k=cluster, bm=bm, bk=bk)
-        for shape in SHAPES:
+        for shape in SHAPES if dtype == BF16 else SHAPES[2::2]:  # of another dtype the text differs by a type
             found = product(backend, KERNEL, tight(*shape, dtype), plan, fill="integers")
             loose = padded(*shape, dtype, aligned=True, layouts=BRANCH_LAYOUTS)
             again = product(backend, KERNEL, loose, plan, fill="integers")
@@ -170,7 +172,7 @@ def test_the_bits_depend_on_no_schedule(cluster: int) -> None:
 @pytest.mark.parametrize("bn", [64, 128])
 @each_cluster
 def test_nothing_races(policy: Policy, cluster: int, bn: int) -> None:
-    for bm in (8, 16, 64):
+    for bm in (8, 64):
         emulator, problem = EmulatorBackend(policy, seed=2), tight(bm + 1, 3 * bn + 8, 400)
         plan = small_plan(cluster_k=cluster, bm=bm, bn=bn, blocks=cluster)
         operands = make_operands(emulator, problem, *random_operands(problem))
@@ -323,6 +325,16 @@ def test_it_compiles_without_spills() -> None:
     for plan, kernel in zip(plans, made, strict=True):
         assert kernel.report.spill_bytes == kernel.report.stack_bytes == 0, plan
         assert not kernel.report.warnings, plan
+
+
+@pytest.mark.skipif(not nvrtc.available(), reason=str(nvrtc.unavailable_reason()))
+@pytest.mark.parametrize("first", [True, False])
+def test_accumulators_may_be_stored_as_they_are_beside_something_else(first: bool) -> None:
+    """Rounded late they made ptxas run wgmmas one after another, which is a ``CompileError``."""
+    fn = (lambda acc: (acc, tilewright.relu(acc))) if first else (lambda acc: (tilewright.relu(acc), acc))
+    code = compose(fn=fn, out_dtypes=[BF16, BF16]).code
+    made = nvrtc.compile_kernel(KERNEL.source(choose(tight(24, 16, 40)).plan, "gpu", "sm_90a", code))
+    assert made.report.spill_bytes == made.report.stack_bytes == 0
 
 
 @pytest.mark.skipif(not nvrtc.available(), reason=str(nvrtc.unavailable_reason()))

@@ -64,7 +64,7 @@ def test_any_shape(backend: Backend, rung: Rung, dtype: DType, layouts: Layouts)
     # Default tiles in one dtype, small ones in the other: what they compile to does not depend on it otherwise.
     plan = few_blocks(rung.plan(dtype, a_layout=layouts[0], b_layout=layouts[1]))
     plan = plan if dtype is BF16 else small_plan(rung, dtype, layouts)
-    for shape in SHAPES:
+    for shape in SHAPES if dtype is BF16 else SHAPES[1::2]:
         found = product(backend, rung, tight(*shape, dtype, layouts), plan)
         loose = padded(*shape, dtype, aligned=True, layouts=layouts)
         np.testing.assert_array_equal(product(backend, rung, loose, plan), found, err_msg=f"{shape}")

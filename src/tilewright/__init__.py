@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from tilewright import nn as nn
+    from tilewright import torch_op as torch_op
     from tilewright.compile_counter import Compiles as Compiles
     from tilewright.compile_counter import compiles as compiles
     from tilewright.dtypes import BF16 as BF16
@@ -91,7 +93,12 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604 - the names are those of the table above
 
 
+_WITH_TORCH = ("nn", "torch_op")  # modules that import PyTorch, and so no part of ``import *``
+
+
 def __getattr__(name: str) -> Any:
+    if name in _WITH_TORCH:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
@@ -100,4 +107,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+    return sorted({*globals(), *_HOME_OF, *_WITH_TORCH})

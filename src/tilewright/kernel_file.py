@@ -90,7 +90,7 @@ class KernelFile(ABC):
                 f"the plan has {accumulators[plan.paired]} and the epilogue takes {accumulators[epilogue.paired]}: "
                 "both must be of a pair or neither"
             )
-        header = plan.header() + epilogue.header() if plan.has_epilogue else plan.header()
+        header = plan.header() + epilogue.header(plan.lanes) if plan.has_epilogue else plan.header()
         replaced = None if epilogue == PLAIN else epilogue.text
         return KernelSource(self.path.stem, flatten(self.path, target, header, replaced), target, arch)
 

@@ -54,6 +54,40 @@ class Workspace:
 
 
 @dataclass(frozen=True)
+class Lanes:
+    """The lanes of a warp that come to the epilogue at once: ``down`` rows of ``across`` lanes, and their block of C.
+
+    Each has ``neighbours`` elements of a row. Rows are ``apart`` from each other, and those between them come at other
+    times. As many sums of rows, or of columns, as there are such blocks become one (``library/sums.py``).
+    """
+
+    neighbours: int = 1
+    across: int = 1
+    down: int = 1
+    apart: int = 1
+
+    def row_blocks(self, m: int) -> int:
+        """Partial sums of a column of ``m`` elements."""
+        return -(-m // (self.down * self.apart)) * self.apart
+
+    def column_blocks(self, n: int) -> int:
+        """Partial sums of a row of ``n`` elements."""
+        return -(-n // (self.across * self.neighbours))
+
+    def constants(self) -> Mapping[str, int]:
+        """What the epilogue's header says of them."""
+        return {
+            "NEIGHBOURS": self.neighbours, "ACROSS": self.across, "DOWN": self.down, "ROWS_APART": self.apart,
+        }  # fmt: skip
+
+
+ALONE = Lanes()
+"""Each lane comes by itself."""
+FRAGMENT = Lanes(2, 4, 8)
+"""PTX ISA, "Matrix Fragments for mma.m16n8k16": lane l has row l / 4 and columns 2 (l % 4) and the next, of 8."""
+
+
+@dataclass(frozen=True)
 class Plan(ABC):
     """The compile-time values that every rung has.
 
@@ -150,6 +184,11 @@ class Plan(ABC):
     def has_epilogue(self) -> bool:
         """Whether the kernel applies an epilogue, whose argument is then its last."""
         return False
+
+    @property
+    def lanes(self) -> Lanes:
+        """The lanes that come to the epilogue at once: of the rungs with one, those of a matrix fragment."""
+        return FRAGMENT
 
     def workspace(self, problem: Problem) -> Workspace | None:
         """What it needs beside its operands; None: nothing."""
@@ -301,11 +340,12 @@ def header_of(dtype: DType, constants: Mapping[str, int | bool], c_dtype: DType 
         for name in sorted({c_name, out_name}) if name.startswith("tw::")
     ]  # fmt: skip
     lines += ["namespace plan {", f"using T = {c_name};", f"using Out = {out_name};"]
-    lines += [_constant(name, value) for name, value in constants.items()]
+    lines += [constant(name, value) for name, value in constants.items()]
     return "\n".join([*lines, "}  // namespace plan", ""])
 
 
-def _constant(name: str, value: int | bool) -> str:
+def constant(name: str, value: int | bool) -> str:
+    """A constant as C++."""
     if isinstance(value, bool):
         return f"constexpr bool {name} = {str(value).lower()};"
     return f"constexpr int {name} = {value};"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tilewright.dtypes import BF16, FP16, DType
 from tilewright.errors import UsageError
-from tilewright.plan_base import Plan, mistyped
+from tilewright.plan_base import ALONE, Lanes, Plan, mistyped
 
 if TYPE_CHECKING:
     from tilewright.gpu import GpuSpec
@@ -70,6 +70,11 @@ class BranchPlan(Plan):
     def has_epilogue(self) -> bool:
         """All kernels of branches apply one."""
         return True
+
+    @property
+    def lanes(self) -> Lanes:
+        """Each comes by itself, with one element."""
+        return ALONE
 
     @property
     def traits(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from tilewright import derive_tensor, roofline
 from tilewright.dtypes import FP32, DType
 from tilewright.errors import UsageError
-from tilewright.plan_base import LARGEST_GRID, MOST_COUNTERS, Dim3, TensorBox, Workspace
+from tilewright.plan_base import LARGEST_GRID, MOST_COUNTERS, Dim3, Lanes, TensorBox, Workspace
 from tilewright.plan_branch import BranchPlan
 from tilewright.plan_registers import SPARE_REGISTERS
 from tilewright.plan_tensor import LAST, LEAST_SLABS, SHARED_LIMIT, SMS, TensorPlan
@@ -124,6 +124,11 @@ class PartsPlan(BranchPlan):
         """Those of rung 11; C's lines are longer where its elements are."""
         a, b, _ = self.core.tensor_boxes
         return a, b, TensorBox("c", (self.epilogue_columns, 64), self.epilogue_columns * self.c_dtype.itemsize)
+
+    @property
+    def lanes(self) -> Lanes:
+        """Those of rung 11."""
+        return self.core.lanes
 
     @property
     def counted(self) -> Dim3:

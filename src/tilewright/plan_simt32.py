@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from tilewright.derive_simt import derived_simt
 from tilewright.dtypes import FP32, DType
 from tilewright.gpu import get_gpu
+from tilewright.plan_base import Lanes
 from tilewright.plan_branch import BranchPlan
 
 if TYPE_CHECKING:
@@ -85,6 +86,12 @@ class Simt32Plan(BranchPlan):
     def traits(self) -> tuple[str, ...]:
         """Outputs of a thread, and the warps."""
         return (f"{self.tm}x{self.tn}", f"w{self.warps_m}x{self.warps_n}")
+
+    @property
+    def lanes(self) -> Lanes:
+        """All of a warp, each with four columns of a row, every fourth row."""
+        across, down = self.bn // self.tn // self.warps_n, self.bm // self.tm // self.warps_m
+        return Lanes(GROUP, across, down, GROUP)
 
     def constants(self) -> Mapping[str, int | bool]:
         """What the kernel reads as ``plan::NAME``, in the order of the header."""

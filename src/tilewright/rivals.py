@@ -12,6 +12,7 @@ from typing import Any, Literal
 from tilewright.backends.base import Backend, Matrix
 from tilewright.errors import UnavailableError
 from tilewright.kernel_file import KernelFile
+from tilewright.library.results import cupy_stream
 from tilewright.measure import Rival
 from tilewright.nvrtc import installed_version
 from tilewright.operands import Fill, random_operands
@@ -142,7 +143,7 @@ def _cupy_launch(operands: Operands, device_id: int) -> Callable[[Any], None]:
     a, b, c = array(operands.a), array(operands.b), array(operands.c)
 
     def launch(stream: Any) -> None:
-        with cupy.cuda.Device(device_id), cupy.cuda.ExternalStream(int(stream.handle), device_id):
+        with cupy.cuda.Device(device_id), cupy_stream(cupy, int(stream.handle), device_id):
             cupy.matmul(a, b, out=c)
 
     return launch

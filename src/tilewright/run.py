@@ -340,7 +340,7 @@ def _require_apart(epilogue: BoundEpilogue, operands: Operands, parts: Sequence[
     a, b, c = (operands.seen(name) for name in "abc")
     steps = (0, 0, 0) if operands.batch is None else operands.batch.strides("c")
     outputs = epilogue.arrays(epilogue.code.outputs)
-    reduced = {each.name: each.initial for each in epilogue.code.outputs}
+    reduced = {each.name for each in epilogue.code.outputs if each.summed or each.initial is not None}
     for name, (value, dtype) in {**epilogue.arrays(epilogue.code.args), **outputs}.items():
         first = operands.c
         seen = value.seen(dtype, first.rows, first.cols, operands.sizes)
@@ -351,7 +351,7 @@ def _require_apart(epilogue: BoundEpilogue, operands: Operands, parts: Sequence[
         if name in outputs:
             still = any(size > 1 and not step for size, step in zip(operands.sizes, value.batch, strict=True))
             of_batch = "" if operands.batch is None else f", and {value.batch} in the batch"
-            if reduced[name] is None and (
+            if name not in reduced and (
                 still or (value.row == 0 and first.rows > 1) or (value.col == 0 and first.cols > 1)
             ):
                 raise UsageError(

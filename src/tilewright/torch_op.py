@@ -59,10 +59,7 @@ def matmul(
         bias, c = (_as_matrices(each, dimensions, one_row, one_col) for each in (bias, c))
     given = (a, b, bias, c, float(alpha), float(beta), activation, out_dtype, backend)
     learns = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in given[:4])
-    if learns and activation != "none":
-        out = torch.ops.tilewright.matmul_with_input(*given)[0]
-    else:
-        out = torch.ops.tilewright.matmul(*given)
+    out = _with_input(*given)[0] if learns and activation != "none" else _plain(*given)
     out = out.squeeze(-1) if one_col else out
     return out.squeeze(-1 if one_col else -2) if one_row else out
 
@@ -215,8 +212,42 @@ def _gradients(ctx: Any, grad: torch.Tensor | None, before_grad: torch.Tensor | 
 
 
 def _product(a: torch.Tensor, b: torch.Tensor, alpha: float, backend: str) -> torch.Tensor:
-    found: torch.Tensor = torch.ops.tilewright.matmul(a, b, None, None, alpha, 0.0, "none", None, backend)
+    found: torch.Tensor = _plain(a, b, None, None, alpha, 0.0, "none", None, backend)
     return found
+
+
+def _plain(*given: Any) -> Any:
+    """The operation, or under a transform of ``torch.func`` what it can take a gradient of."""
+    return _Plain.apply(*given) if _transformed(given) else torch.ops.tilewright.matmul(*given)
+
+
+def _with_input(*given: Any) -> Any:
+    return _WithInput.apply(*given) if _transformed(given) else torch.ops.tilewright.matmul_with_input(*given)
+
+
+def _transformed(given: tuple[Any, ...]) -> bool:
+    """Whether ``torch.func`` asks for a gradient, which it knows of no operation that Python registers."""
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return bool(active and active() and any(each is not None and each.requires_grad for each in given[:4]))
+
+
+class _Plain(torch.autograd.Function):  # type: ignore[misc]
+    """``torch.ops.tilewright.matmul`` for ``torch.func``."""
+
+    generate_vmap_rule = True  # in turns, as operations without a rule of their own are batched
+    setup_context, backward = staticmethod(_keep), staticmethod(_gradients)
+
+    @staticmethod
+    def forward(*given: Any) -> Any:
+        return torch.ops.tilewright.matmul(*given)
+
+
+class _WithInput(_Plain):
+    """``torch.ops.tilewright.matmul_with_input`` for ``torch.func``."""
+
+    @staticmethod
+    def forward(*given: Any) -> Any:
+        return torch.ops.tilewright.matmul_with_input(*given)
 
 
 def _derivative(activation: str, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -25,6 +25,7 @@ from tilewright.backends.cuda_arguments import (
     require,
     stream_handle,
 )
+from tilewright.backends.cuda_capture import outside_capture
 from tilewright.backends.cuda_errors import call, cuda_unavailable_reason, driver_errors, driver_version
 from tilewright.backends.cuda_launch import launch
 from tilewright.backends.cuda_tensor_map import encode
@@ -77,6 +78,7 @@ def _free(backend: CudaBackend, pointer: int) -> None:
 
     with (
         suppress(Exception),
+        outside_capture(True),  # of any thread: Python frees when it likes
         backend.current(),
     ):  # after a fatal error nothing can be freed; that was reported
         driver.cuMemFree(pointer)
@@ -169,12 +171,16 @@ class CudaBackend:
 
     def empty(self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row") -> Matrix:
         """Allocate a matrix in which every byte, padding too, is 0xFF: all NaN."""
+        matrix = self.room(rows, cols, dtype, ld, layout)
+        self.poison(matrix)
+        return matrix
+
+    def room(self, rows: int, cols: int, dtype: DType, ld: int | None = None, layout: Layout = "row") -> Matrix:
+        """Allocate a matrix with whatever its memory has. Waits for nothing, as another thread may be capturing."""
         line, lines = (cols, rows) if layout == "row" else (rows, cols)
         ld = leading_dimension(line, ld)
         memory = DeviceMemory(self, lines * ld * dtype.itemsize)
-        matrix = Matrix(memory.pointer, rows, cols, ld, dtype, memory, layout)
-        self.poison(matrix)
-        return matrix
+        return Matrix(memory.pointer, rows, cols, ld, dtype, memory, layout)
 
     def poison(self, matrix: Matrix) -> None:
         """Fill a matrix and its padding with NaN again, after all work before it."""
@@ -189,11 +195,17 @@ class CudaBackend:
 
     def download(self, matrix: Matrix) -> np.ndarray[Any, Any]:
         """Copy a matrix out as ``(rows, cols)``, after all work on the GPU."""
+        self.synchronize()
+        return self.fetch(matrix)
+
+    def fetch(self, matrix: Matrix) -> np.ndarray[Any, Any]:
+        """The same after the work on this backend's stream alone, which another thread's capture allows."""
         lines = self._lines(matrix)[:, : matrix.line]
         return np.ascontiguousarray(lines if matrix.layout == "row" else lines.T)
 
     def padding_intact(self, matrix: Matrix) -> bool:
         """Whether what lies between its lines, and after the last, is still all 0xFF."""
+        self.synchronize()
         lines = self._lines(matrix).view(np.uint8)
         return bool((lines[:, matrix.line * matrix.dtype.itemsize :] == POISON).all())
 
@@ -322,7 +334,6 @@ class CudaBackend:
 
     def _lines(self, matrix: Matrix) -> np.ndarray[Any, Any]:
         """All of a matrix, padding included, as ``(lines, ld)``; what follows a view's last line reads as poison."""
-        self.synchronize()
         host = np.full((matrix.lines, matrix.ld * matrix.dtype.itemsize), POISON, np.uint8).view(matrix.dtype.numpy)
         size = host.nbytes
         whole = isinstance(matrix.owner, DeviceMemory) and matrix.owner.pointer == matrix.pointer

@@ -7,14 +7,13 @@ into a tensor map by the driver's ``cuTensorMapReplaceAddress``, which does not 
 from __future__ import annotations
 
 import ctypes
-import sys
-import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from tilewright.backends.arguments import Arguments
 from tilewright.backends.base import Dim3, Matrix, TensorMap
+from tilewright.backends.cuda_capture import DRIVER, library
 from tilewright.backends.cuda_errors import call, driver_errors, driver_version
 from tilewright.backends.cuda_launch import launch_attributes
 from tilewright.backends.cuda_tensor_map import FAULTY_BIT, LAST_FAULTY_DRIVER, encode
@@ -37,39 +36,21 @@ class LaunchConfig(ctypes.Structure):
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-
-
-@cache
-def _is_capturing() -> Any:
-    function = _library().cuStreamIsCapturing
-    function.argtypes = [ctypes.c_void_p] * 2
-    return function
-
-
-def capture_of(stream: int) -> int | None:
-    """The number of the capture that the stream of that handle is part of; None where it is in none."""
-    status = ctypes.c_int()
-    if _is_capturing()(stream, ctypes.byref(status)) or not status.value:
-        return None
-    from cuda.bindings import driver
-
-    return int(driver.cuStreamGetCaptureInfo(stream)[2])
-
-
-@cache
 def driver_functions() -> tuple[Any, Any, Any]:
     """``cuLaunchKernelEx``, ``cuTensorMapReplaceAddress`` and ``cuCtxGetCurrent``; each returns a ``CUresult``.
 
-    The library is in memory by then: cuda.bindings loaded it.
+    The library is in memory by then: cuda.bindings loaded it. The first and the last take nothing but ``at`` and None:
+    without types to convert to, ctypes calls in two thirds of the time. The last cannot wait and keeps the GIL, which
+    saves as much again; a launch waits where the driver's queue is full.
     """
-    library = _library()
-    launch, replace, current = library.cuLaunchKernelEx, library.cuTensorMapReplaceAddress, library.cuCtxGetCurrent
-    launch.argtypes = [ctypes.c_void_p] * 4
+    launch, replace = library().cuLaunchKernelEx, library().cuTensorMapReplaceAddress
     replace.argtypes = [ctypes.c_void_p] * 2
-    current.argtypes = [ctypes.c_void_p]
-    return launch, replace, current
+    return launch, replace, ctypes.PyDLL(DRIVER).cuCtxGetCurrent
+
+
+def at(address: int) -> Any:
+    """An address as ctypes passes it to a function without further ado."""
+    return ctypes.byref(ctypes.c_char.from_address(address))
 
 
 class PreparedLaunch:
@@ -79,6 +60,11 @@ class PreparedLaunch:
     ``(argument, role, offset)`` is an argument whose address is ``pointers[role] + offset`` of each call. ``fields``
     are the same inside of an argument given as bytes, ``(argument, byte, role, offset)``.
     """
+
+    __slots__ = (
+        "_args", "_attributes", "_backend", "_configured", "_context", "_current", "_fields", "_free", "_handle",
+        "_kernel", "_launch", "_replace", "_slots",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -104,58 +90,54 @@ class PreparedLaunch:
             self._context = int(call(driver.cuCtxGetCurrent))
             function = call(driver.cuKernelGetFunction, kernel.handle.handle)
             call(driver.cuFuncLoad, function)  # now, not at the first launch, which may be one that is captured
-            self._handle = int(function)
+            self._handle = at(int(function))
             attributes = launch_attributes(cluster, dependent)
             packed = b"".join(ctypes.string_at(each.getPtr(), ATTRIBUTE_BYTES) for each in attributes)
         self._attributes = ctypes.create_string_buffer(packed, max(len(packed), 1))
-        self._config = LaunchConfig(
-            grid, block, shared_bytes, None, ctypes.addressof(self._attributes), len(attributes)
-        )
-        self._config_at = ctypes.addressof(self._config)
-        self._lock = threading.Lock()
-        self._stream = 0
-        self._pointers: tuple[int, ...] | None = None
-        self._block: Arguments | None = None
-        self._at = 0
-        self._moves: list[tuple[int, int, Any, int, Any]] = []
-        self._found = ctypes.c_void_p()
-        self._found_at = ctypes.byref(self._found)
+        self._configured = (grid, block, shared_bytes, None, ctypes.addressof(self._attributes), len(attributes))
+        self._free: list[_Bound] = []
 
-    def __call__(self, pointers: tuple[int, ...], stream: int) -> None:
+    def start(self, pointers: tuple[int, ...], stream: int) -> None:
         """Start it on the stream of that handle, with the arguments where ``pointers`` says. Raises ``LaunchError``."""
-        with self._lock:  # another thread must not move the arguments before the driver has read them
-            if pointers != self._pointers:
-                self._move(pointers)
-            if stream != self._stream:
-                self._config.stream = self._stream = stream
-            if self._current(self._found_at) == 0 and self._found.value == self._context:
-                code = self._launch(self._config_at, self._handle, self._at, None)
+        try:
+            bound = self._free.pop()
+        except IndexError:  # the first call, or other threads are starting it: the driver reads theirs
+            bound = _Bound(LaunchConfig(*self._configured))
+        try:
+            if pointers != bound.pointers:
+                self._move(bound, pointers)
+            if stream != bound.stream:
+                bound.config.stream = bound.stream = stream
+            if self._current(bound.found_at) == 0 and bound.found.value == self._context:
+                code = self._launch(bound.config_at, self._handle, bound.at, None)
             else:
                 with self._backend.current():
-                    code = self._launch(self._config_at, self._handle, self._at, None)
+                    code = self._launch(bound.config_at, self._handle, bound.at, None)
+        finally:
+            self._free.append(bound)
         if code:
             self._raise(code, "launching")
 
-    def _move(self, pointers: tuple[int, ...]) -> None:
-        before, self._pointers = self._pointers, None
+    def _move(self, bound: _Bound, pointers: tuple[int, ...]) -> None:
+        before, bound.pointers = bound.pointers, None
         if before is None:
-            self._encode(pointers)
+            self._encode(bound, pointers)
         else:
-            for role, offset, word, at, second in self._moves:
+            for role, offset, word, where, second in bound.moves:
                 pointer = pointers[role]
                 if pointer == before[role]:
                     continue
                 if word is not None:
                     word.value = pointer + offset
                     continue
-                code = self._replace(at, pointer + offset)
+                code = self._replace(where, pointer + offset)
                 if code:
                     self._raise(code, "moving a tensor map of")
                 if second is not None:
                     second.value &= ~(1 << (FAULTY_BIT - 64))
-        self._pointers = pointers
+        bound.pointers = pointers
 
-    def _encode(self, pointers: tuple[int, ...]) -> None:
+    def _encode(self, bound: _Bound, pointers: tuple[int, ...]) -> None:
         """Everything anew, for the first call: from then on only addresses change."""
         args = list(self._args)
         for number, role, offset in self._slots:
@@ -164,20 +146,20 @@ class PreparedLaunch:
             block = Arguments(args, encode)
         version = driver_version()
         faulty = version is not None and version <= LAST_FAULTY_DRIVER
-        self._moves = []
+        moves: list[tuple[int, int, Any, int, Any]] = []
         for number, role, offset in self._slots:
-            at, arg = block.slot(number), args[number]
+            where, arg = block.slot(number), args[number]
             if isinstance(arg, TensorMap):
-                second = ctypes.c_uint64.from_address(at + 8)
+                second = ctypes.c_uint64.from_address(where + 8)
                 correct = faulty and not second.value >> (FAULTY_BIT - 64) & 1  # the driver may set it again
-                self._moves.append((role, offset, None, at, second if correct else None))
+                moves.append((role, offset, None, where, second if correct else None))
             else:
-                self._moves.append((role, offset, ctypes.c_uint64.from_address(at), at, None))
+                moves.append((role, offset, ctypes.c_uint64.from_address(where), where, None))
         for number, byte, role, offset in self._fields:
             word = ctypes.c_uint64.from_address(block.slot(number) + byte)
             word.value = pointers[role] + offset
-            self._moves.append((role, offset, word, 0, None))
-        self._block, self._at = block, block.address
+            moves.append((role, offset, word, 0, None))
+        bound.block, bound.at, bound.moves = block, at(block.address), moves
 
     def _raise(self, code: int, what: str) -> None:
         from cuda.bindings import driver
@@ -185,6 +167,25 @@ class PreparedLaunch:
         with driver_errors(f"{what} {self._kernel.name}"):
             call(lambda: (driver.CUresult(code),))
         raise LaunchError(f"{what} {self._kernel.name}: the driver answered {code}")
+
+
+class _Bound:
+    """The arguments of a launch in memory, for one thread at a time, and where ``pointers`` has put them.
+
+    A list of free ones instead of a lock: taking one off costs a fifth, and no thread waits for another's launch.
+    """
+
+    __slots__ = ("at", "block", "config", "config_at", "found", "found_at", "moves", "pointers", "stream")
+
+    def __init__(self, config: LaunchConfig) -> None:
+        self.config, self.config_at = config, ctypes.byref(config)
+        self.stream = 0
+        self.pointers: tuple[int, ...] | None = None
+        self.block: Arguments | None = None
+        self.at: Any = None
+        self.moves: list[tuple[int, int, Any, int, Any]] = []
+        self.found = ctypes.c_void_p()
+        self.found_at = ctypes.byref(self.found)
 
 
 class Fill:

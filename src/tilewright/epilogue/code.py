@@ -20,6 +20,7 @@ import numpy as np
 from tilewright.backends.base import Matrix, Packed
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
+from tilewright.plan_base import ALONE, Lanes, constant
 from tilewright.source import EPILOGUE
 
 _ARRAY = struct.Struct("<Q5q")  # tw::EpilogueArray
@@ -31,19 +32,22 @@ class ArgSpec:
     """One member of ``Args``: a number, passed in fp32 whatever ``dtype`` says, or an array of ``dtype``.
 
     ``initial`` is what an output holds before the launch, each element of which many of C's are reduced to.
+    ``summed`` outputs are partial sums of rows or of columns, which another kernel adds up (``library/sums.py``).
     """
 
     name: str
     kind: Literal["scalar", "array"]
     dtype: DType
     initial: float | None = None
+    summed: bool = False
 
 
 @dataclass(frozen=True)
 class ArrayValue:
     """An array under C: element (i, j) of matrix (p, q, r) at ``pointer``, ``row``, ``col`` and ``batch`` strides on.
 
-    Strides count elements and are 0 along what the array is the same for. ``owner`` keeps the memory alive.
+    Strides count elements and are 0 along what the array is the same for. ``owner`` keeps the memory alive. ``extent``
+    are the rows and columns of partial sums, which are not C's.
     """
 
     pointer: int
@@ -51,6 +55,7 @@ class ArrayValue:
     col: int
     batch: tuple[int, int, int] = (0, 0, 0)
     owner: Any = field(default=None, repr=False, compare=False)
+    extent: tuple[int, int] | None = None
 
     def aligned16(self, dtype: DType) -> bool:
         """Whether every line starts on a 16-byte boundary, wherever elements lie side by side."""
@@ -62,6 +67,7 @@ class ArrayValue:
 
         Its lines where they lie side by side, otherwise all from the first element to the last.
         """
+        m, n = self.extent or (m, n)
         rows, cols = m if self.row else min(m, 1), n if self.col else min(n, 1)
         if 0 in (rows, cols, *batch):
             return Matrix(self.pointer, 0, 0, 0, dtype, self.owner)
@@ -85,7 +91,9 @@ class EpilogueCode:
     """The text of an epilogue, its arguments, and the arrays it writes beside C, in the order of ``Args``.
 
     ``aligned`` says that every line of every array starts on a 16-byte boundary. It is another kernel: wide accesses
-    behind a test are as slow as narrow ones. ``paired``: ``apply`` takes the accumulators of two Bs.
+    behind a test are as slow as narrow ones. ``paired``: ``apply`` takes the accumulators of two Bs. ``staged``: the
+    text has a function of that name, which gives the array of 16-bit elements that a kernel may bring through shared
+    memory where it is ``aligned``.
     """
 
     text: str
@@ -93,6 +101,7 @@ class EpilogueCode:
     outputs: tuple[ArgSpec, ...] = ()
     aligned: bool = False
     paired: bool = False
+    staged: bool = False
 
     @cached_property
     def digest(self) -> str:
@@ -106,11 +115,18 @@ class EpilogueCode:
         """All members of ``Args``."""
         return (*self.args, *self.outputs)
 
-    def header(self) -> str:
-        """What the headers before the text read, as C++."""
-        values = {"ALIGNED": self.aligned, "PAIRED": self.paired}
-        constants = " ".join(f"constexpr bool {name} = {str(value).lower()};" for name, value in values.items())
-        return f"namespace epilogue {{ {constants} }}\n"
+    @property
+    def sums(self) -> tuple[ArgSpec, ...]:
+        """The outputs that are partial sums."""
+        return tuple(each for each in self.outputs if each.summed)
+
+    def header(self, lanes: Lanes = ALONE) -> str:
+        """What the headers before the text read, as C++; ``lanes`` come to it at once, of which sums are made."""
+        values: dict[str, bool | int] = {
+            "ALIGNED": self.aligned, "PAIRED": self.paired, "STAGED": self.staged and self.aligned
+        }  # fmt: skip
+        values |= (lanes if self.sums else ALONE).constants()
+        return f"namespace epilogue {{ {' '.join(constant(name, value) for name, value in values.items())} }}\n"
 
     def pack(self, values: Mapping[str, Value]) -> bytes:
         """``Args`` in memory. Raises ``UsageError`` where the values are not those of its members."""
@@ -159,7 +175,7 @@ class BoundEpilogue:
     @property
     def compiled(self) -> EpilogueCode:
         """The code that its kernel is compiled with: ``aligned`` where its arrays are, so that others need another."""
-        arrays = self.arrays(self.code.members).values()
+        arrays = self.arrays(tuple(each for each in self.code.members if not each.summed)).values()
         return replace(self.code, aligned=bool(arrays) and all(value.aligned16(dtype) for value, dtype in arrays))
 
     def argument(self, m: int, n: int, batch: tuple[int, int, int] = (1, 1, 1)) -> Packed:

@@ -22,7 +22,7 @@ import numpy as np
 from tilewright.dtypes import FP32, DType
 from tilewright.epilogue.captured import key_of
 from tilewright.epilogue.code import PLAIN, ArgSpec, EpilogueCode
-from tilewright.epilogue.functions import INITIAL, reduced
+from tilewright.epilogue.functions import INITIAL, is_sum, reduced
 from tilewright.epilogue.graph import ACC, CONSTANT, INPUT, SECOND, Graph, GraphBuilder, Node
 from tilewright.epilogue.operations import OPERATIONS
 from tilewright.epilogue.placement import Along
@@ -95,7 +95,8 @@ def compose(
     """The epilogue of a call. ``out_dtypes`` has the dtype of C; then those of the other outputs, C's where it ends.
 
     ``along`` says how the other outputs (``out1``, ...) lie under C: ``full`` or, where their columns are apart,
-    ``strided``; reductions ``row`` where a row of C is one place, else ``strided``. One left out lies as it is named.
+    ``strided``; reductions ``row`` where a row of C is one place, else ``strided``, and sums ``row`` or ``column`` for
+    one of each, ``strided`` where there is nothing to add to an element. One left out lies as it is named.
 
     ``fn(acc, **args)`` is traced, but for a function that was with such arguments and has captured the same
     (``captured.key_of``). Of a ``pair`` it is ``fn(first, second, **args)``, and all there is. Raises ``UsageError``
@@ -202,20 +203,40 @@ def _code(
     reads = [ArgSpec(name, "array" if seen.along else "scalar", seen.dtype or FP32) for name, seen in inputs.items()]
     marks = graph.marks or ("",) * len(out_dtypes)
     writes = [
-        ArgSpec(f"out{number}", "array", dtype, INITIAL[mark] if mark else None)
-        for number, (dtype, mark) in enumerate(zip(out_dtypes, marks, strict=True))
-        if number
+        ArgSpec(
+            f"out{n}",
+            "array",
+            dtype,
+            INITIAL[mark] if mark and not is_sum(mark) else None,
+            is_sum(mark) and along.get(f"out{n}") != "strided",
+        )
+        for n, (dtype, mark) in enumerate(zip(out_dtypes, marks, strict=True))
+        if n
     ]
     rows: dict[str, Along] = {f"out{number}": "row" for number, mark in enumerate(marks) if mark.startswith("row")}
-    columns: dict[str, Along] = {f"out{n}": "strided" for n, mark in enumerate(marks) if mark.startswith("col")}
+    columns: dict[str, Along] = {
+        f"out{n}": "column" if is_sum(mark) else "strided" for n, mark in enumerate(marks) if mark.startswith("col")
+    }
+    wide = (spec for spec in reads if inputs[spec.name].along == "full" and spec.dtype.itemsize == 2)
+    staged = next(wide, None)
     arrays = sum(spec.kind == "array" for spec in (*reads, *writes))
     if arrays > MAX_ARRAYS:
         raise UsageError(f"the epilogue reads and writes {arrays} arrays beside C; at most {MAX_ARRAYS} are possible")
     return EpilogueCode(
-        _text(graph, inputs, reads, writes, pair, {**rows, **columns, **along}),
+        _text(
+            graph,
+            inputs,
+            reads,
+            writes,
+            pair,
+            {**rows, **columns, **along},
+            brief=all(each.itemsize == 2 for each in out_dtypes),
+            staged=None if staged is None else staged.name,
+        ),
         tuple(reads),
         tuple(writes),
         paired=pair,
+        staged=staged is not None,
     )
 
 
@@ -226,7 +247,11 @@ def _text(
     written: Sequence[ArgSpec],
     pair: bool,
     along: Mapping[str, Along],
+    *,
+    brief: bool,
+    staged: str | None,
 ) -> str:
+    """``brief`` where all results have 16 bits; ``staged`` is the array to bring through shared memory."""
     second = f"const float (&{SECOND})[N], " if pair else ""
     outputs = [spec.name for spec in written]
     reads = {name: _ALONG[seen.along] for name, seen in inputs.items() if seen.along}
@@ -236,13 +261,23 @@ def _text(
         "struct Args {",
         *(f"  {_type(spec)} {spec.name};" for spec in (*members, *written)),
         "};",
-        "template <int N>",
-        f"__device__ __forceinline__ void apply(float (&acc)[N], {second}const Args& args, const tw::Place& at) {{",
+        *(
+            [f"__device__ __forceinline__ const auto& staged(const Args& args) {{ return args.{staged}; }}"]
+            * bool(staged)
+        ),
+        "template <int N, class Place>",
+        f"__device__ __forceinline__ void apply(float (&acc)[N], {second}const Args& args, const Place& at) {{",
         *(f"  float {name}[N];" for name in (*reads, *outputs)),
-        *(f"  tw::epilogue_read<tw::Along::{along}>({name}, args.{name}, at);" for name, along in reads.items()),
+        *(
+            f"  tw::epilogue_read{'_staged' if name == staged else f'<tw::Along::{how}>'}({name}, args.{name}, at);"
+            for name, how in reads.items()
+        ),
         "#pragma unroll",
         "  for (int i = 0; i < N; ++i) {",
-        *(f"    const {node.kind} v{place} = {_expression(node, reads)};" for place, node in enumerate(graph.nodes)),
+        *(
+            f"    const {node.kind} v{place} = {_expression(node, reads, brief)};"
+            for place, node in enumerate(graph.nodes)
+        ),
         *(f"    {name}[i] = v{place};" for name, place in zip((ACC, *outputs), graph.outputs, strict=True)),
         "  }",
         *(_stored(spec, along.get(spec.name, "full")) for spec in written),
@@ -254,20 +289,23 @@ def _text(
 
 def _stored(spec: ArgSpec, along: Along) -> str:
     how = f"<tw::Along::{_ALONG[along]}>" if along != "full" else ""
-    return f"  tw::epilogue_{'write' if spec.initial is None else 'largest'}{how}(args.{spec.name}, {spec.name}, at);"
+    what = "sum" if spec.summed else "write" if spec.initial is None else "largest"
+    return f"  tw::epilogue_{what}{how}(args.{spec.name}, {spec.name}, at);"
 
 
 def _type(spec: ArgSpec) -> str:
     return f"tw::EpilogueArray<{spec.dtype.c_name}>" if spec.kind == "array" else "tw::EpilogueScalar"
 
 
-def _expression(node: Node, arrays: Mapping[str, str]) -> str:
-    """A node as C++."""
+def _expression(node: Node, arrays: Mapping[str, str], brief: bool) -> str:
+    """A node as C++; ``brief`` where all results have 16 bits."""
     if node.operation == CONSTANT:
         return _literal(node.number)
     if node.operation == INPUT:
         return f"{node.value}[i]" if node.value in (ACC, SECOND) or node.value in arrays else f"args.{node.value}.value"
-    return OPERATIONS[node.operation].cuda.format(*(f"v{operand}" for operand in node.operands))
+    operation = OPERATIONS[node.operation]
+    text = operation.brief if brief and operation.brief else operation.cuda
+    return text.format(*(f"v{operand}" for operand in node.operands))
 
 
 def _literal(number: np.float32) -> str:

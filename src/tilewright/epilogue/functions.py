@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.epilogue.symbol import Marked, Symbol, apply, described
+from tilewright.epilogue.symbol import Marked, Symbol, apply
 from tilewright.errors import UsageError
 
 # What is public here beside `swiglu`, which takes a pair; and the marks of reductions.
@@ -121,19 +121,7 @@ def where(condition: Any, yes: Any, no: Any) -> Any:
     return apply("where", condition, yes, no)
 
 
-def _refused(name: str, what: str) -> Callable[[Any], NoReturn]:
-    def mark(x: Any) -> NoReturn:
-        raise UsageError(
-            f"{name} marks {what} of {described(x)} as an output of the epilogue, which is not possible yet: returning "
-            "the values themselves as an output is, to be reduced afterwards"
-        )
-
-    mark.__name__ = mark.__qualname__ = name
-    mark.__doc__ = f"Marks {what} of the values as an output. Not possible yet: raises ``UsageError``."
-    return mark
-
-
-def _largest(name: str, what: str) -> Callable[[Any], Any]:
+def _marked(name: str, what: str, of_an_array: str = "that") -> Callable[[Any], Any]:
     def mark(x: Any) -> Any:
         value = apply("abs", x) if name.endswith("absmax") else x
         if isinstance(value, Symbol):
@@ -142,22 +130,34 @@ def _largest(name: str, what: str) -> Callable[[Any], Any]:
 
     mark.__name__ = mark.__qualname__ = name
     mark.__doc__ = (
-        f"Marks {what} of the values as an output of the epilogue, in fp32; NaN where one is. Of an array it is that."
+        f"Marks {what} of the values as an output of the epilogue, in fp32; NaN where one is. Of an array it is "
+        f"{of_an_array}."
     )
     return mark
 
 
 def reduced(mark: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Rows or columns of an array as a mark reduces them."""
-    return np.asarray(array.max(axis=-1 if mark.startswith("row") else -2, initial=INITIAL[mark]))
+    """Rows or columns of an array as a mark reduces them; sums in float64, rounded once."""
+    axis = -1 if mark.startswith("row") else -2
+    if is_sum(mark):
+        with np.errstate(all="ignore"):  # infinities and NaN are values here
+            return np.asarray(array.sum(axis=axis, dtype=np.float64).astype(np.float32))
+    return np.asarray(array.max(axis=axis, initial=INITIAL[mark]))
 
 
-# What the outputs of the marks hold before the first element has come, which are then the largest of all that came.
-INITIAL = {"row_max": -math.inf, "row_absmax": 0.0, "col_max": -math.inf, "col_absmax": 0.0}
+def is_sum(mark: str) -> bool:
+    """Whether a mark is that of sums."""
+    return mark.endswith("_sum")
 
-row_sum = _refused("row_sum", "the sum of each row")
-col_sum = _refused("col_sum", "the sum of each column")
-row_max = _largest("row_max", "the largest of each row")
-row_absmax = _largest("row_absmax", "the largest magnitude of each row")
-col_max = _largest("col_max", "the largest of each column")
-col_absmax = _largest("col_absmax", "the largest magnitude of each column")
+
+# What the marks make of no elements.
+INITIAL = {
+    "row_max": -math.inf, "row_absmax": 0.0, "col_max": -math.inf, "col_absmax": 0.0, "row_sum": 0.0, "col_sum": 0.0,
+}  # fmt: skip
+
+row_sum = _marked("row_sum", "the sum of each row", "the sum in float64, rounded")
+col_sum = _marked("col_sum", "the sum of each column", "the sum in float64, rounded")
+row_max = _marked("row_max", "the largest of each row")
+row_absmax = _marked("row_absmax", "the largest magnitude of each row")
+col_max = _marked("col_max", "the largest of each column")
+col_absmax = _marked("col_absmax", "the largest magnitude of each column")

@@ -2,7 +2,8 @@
 
 Both say the same of fp32 values, each operation rounded by itself (``cuda/*/tw/arithmetic.cuh``). Exponentials and
 their like are computed in float64 and rounded once here, and by the emulator; a GPU's are a few units in the last place
-of fp32 off that.
+of fp32 off that. Where all results are rounded to 16 bits, those that have a ``brief`` form are up to 2^-16 of
+themselves off (``cuda/tw/functions.cuh``).
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ ONE = np.float32(1)
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation. ``cuda`` is a C++ expression with ``{0}``, ``{1}``, ... for its operands."""
+    """One operation. ``cuda`` is a C++ expression with ``{0}``, ``{1}``, ... for its operands.
+
+    ``brief`` takes its place where all that comes of it is rounded to 16 bits.
+    """
 
     takes: tuple[Kind, ...]
     gives: Kind
     cuda: str
     numpy: Callable[..., Any]
+    brief: str | None = None
 
 
-def _called(name: str, count: int, numpy: Callable[..., Any]) -> Operation:
-    operands = ", ".join(f"{{{i}}}" for i in range(count))
+def _called(name: str, count: int, numpy: Callable[..., Any], *, brief: bool = False) -> Operation:
+    called = f"{name}({', '.join(f'{{{i}}}' for i in range(count))})"
     floats: list[Kind] = ["float"] * count
-    return Operation(tuple(floats), "float", f"tw::{name}({operands})", numpy)
+    return Operation(tuple(floats), "float", f"tw::{called}", numpy, f"tw::brief::{called}" if brief else None)
 
 
 def _compared(symbol: str, numpy: Callable[..., Any]) -> Operation:
@@ -76,12 +81,12 @@ OPERATIONS: dict[str, Operation] = {
     "maximum": _called("maximum", 2, _larger),
     "minimum": _called("minimum", 2, _smaller),
     "sqrt": _called("sqrt", 1, np.sqrt),
-    "exp": _called("exp", 1, _EXP),
+    "exp": _called("exp", 1, _EXP, brief=True),
     "log": _called("log", 1, _in_double(np.log)),
     "tanh": _called("tanh", 1, _in_double(np.tanh)),
     "erf": _called("erf", 1, _in_double(_ERF)),
-    "normal_cdf": _called("normal_cdf", 1, _in_double(lambda x: 0.5 * _ERFC(x * -math.sqrt(0.5)))),
-    "sigmoid": _called("sigmoid", 1, _sigmoid),
+    "normal_cdf": _called("normal_cdf", 1, _in_double(lambda x: 0.5 * _ERFC(x * -math.sqrt(0.5))), brief=True),
+    "sigmoid": _called("sigmoid", 1, _sigmoid, brief=True),
     "less": _compared("<", np.less),
     "less_equal": _compared("<=", np.less_equal),
     "greater": _compared(">", np.greater),

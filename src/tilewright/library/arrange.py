@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import DType
 from tilewright.epilogue.code import PLAIN
 from tilewright.epilogue.compose import Described
+from tilewright.epilogue.functions import is_sum
 from tilewright.epilogue.placement import Along
 from tilewright.errors import UsageError
 from tilewright.library.arrays import Array
@@ -56,23 +57,23 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
             else:
                 axes[f"out{number}"] = as_matrices((each.shape, each.strides), len(a.shape), len(b.shape))
             starts[f"out{number}"] = each.pointer % 16
-    p = product((a.shape, a.strides), (b.shape, b.strides), (out.shape, out.strides), list(axes.values()))
+    second = None if after is None else after.second
+    p, *of_second = (
+        product(
+            (a.shape, a.strides), (each.shape, each.strides), (out.shape, out.strides), list(axes.values()),
+            rows=second is not None,
+        )
+        for each in ((b,) if second is None else (b, second))
+    )  # fmt: skip
     offsets: tuple[int, ...] = (a.pointer % 16, b.pointer % 16, out.pointer % 16)
     options = request.options
     question = Question(p, a.dtype, out.dtype, offsets, options.sms, options.batch_invariant)
     if not (p.m and p.n) or 0 in p.batch:
         return Arranged(question, None)
-    second = None if after is None else after.second
     # A column is column-major, and one element has to be computed as one of a longer column is.
     lonely = options.batch_invariant and p.m == p.n == 1
     if second is not None:
-        question = _of_pair(
-            question,
-            second,
-            product(
-                (a.shape, a.strides), (second.shape, second.strides), (out.shape, out.strides), list(axes.values())
-            ),
-        )
+        question = _of_pair(question, second, *of_second)
     elif lonely or operand_lines(question)["c"].layout == "column":
         p, offsets = p.transposed, (offsets[1], offsets[0], offsets[2])
         question = replace(question, product=p, offsets=offsets)
@@ -82,7 +83,9 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     along: dict[str, Along] = {}
     for number, mark in enumerate(marks):
         seen_out = views.get(f"out{number}")
-        if seen_out is not None and mark:
+        if seen_out is not None and is_sum(mark):
+            along[f"out{number}"] = _summed(mark, request.shape, question.product.swapped)
+        elif seen_out is not None and mark:
             along[f"out{number}"] = "strided" if seen_out.col else "row"
         elif seen_out is not None and seen_out.cols > 1 and seen_out.col != 1:
             along[f"out{number}"] = "strided"
@@ -90,7 +93,7 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     if composed.code == PLAIN:
         return Arranged(question, None)
     first, sizes = MORE + (second is not None), (*p.batch, p.m, p.n)
-    bound = fused(composed, views, starts, first, stand_in, sizes)
+    bound = fused(composed, views, starts, first, stand_in, sizes, along)
     return Arranged(replace(question, epilogue=composed.code.digest), bound)
 
 
@@ -119,6 +122,14 @@ class Results:
 def _reduced(mark: str, strides: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of what a mark reduces to under the result: 0 along the axis that is gone."""
     return (*strides[:-1], 0, strides[-1]) if mark.startswith("col") else (*strides, 0)
+
+
+def _summed(mark: str, shape: Sequence[int], swapped: bool) -> Along:
+    """How sums lie under the kernel's C. Those of one element each are that, of which a batch may have become a row."""
+    of_rows = mark.startswith("row")
+    if shape[-1 if of_rows else -2] == 1:
+        return "strided"
+    return "row" if of_rows != swapped else "column"
 
 
 def results_of(request: Request) -> Results:

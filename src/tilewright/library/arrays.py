@@ -21,6 +21,7 @@ Kind = Literal["torch", "cupy", "cuda array", "dlpack", "numpy"]
 HOST = -1
 """The ``device`` of arrays in host memory."""
 DLPACK_CPU, DLPACK_CUDA = 1, 2  # dlpack.h, DLDeviceType
+NO_STREAM = -1  # the array API standard, __dlpack__: no stream is to wait for the array
 LEGACY_STREAM = 1  # CU_STREAM_LEGACY, which waits for every other stream that does not say otherwise
 
 
@@ -264,12 +265,12 @@ def _dlpack(array: Any, name: str) -> Array:
     from cuda.core.utils import StridedMemoryView
 
     try:
-        seen = StridedMemoryView.from_dlpack(array, stream_ptr=LEGACY_STREAM)
+        seen = StridedMemoryView.from_dlpack(array, stream_ptr=NO_STREAM)  # ``results.wait_for`` says on which
         dtype = _numpy_dtype(np.dtype(seen.dtype), name)
     except (BufferError, TypeError, NotImplementedError) as error:
         raise UsageError(f"{name} of type {_type(array)} cannot be used: {error}; {sentence()}") from error
     shape = tuple(seen.shape)
-    strides = _tight(shape) if seen.strides is None else tuple(seen.strides)
+    strides = tight(shape) if seen.strides is None else tuple(seen.strides)
     return Array(
         int(seen.ptr), shape, strides, dtype, int(number), "dlpack", _Held(array, seen), None, not seen.readonly
     )
@@ -301,7 +302,7 @@ def _interface_dtype(array: Any, typestr: str, name: str) -> DType:
 def _elements(strides: Any, shape: Sequence[int], dtype: DType, name: str) -> tuple[int, ...]:
     """Strides in elements of strides in bytes; None is C order."""
     if strides is None:
-        return _tight(shape)
+        return tight(shape)
     size = dtype.itemsize
     for axis, (length, stride) in enumerate(zip(shape, strides, strict=True)):
         if stride % size and length > 1:
@@ -312,7 +313,8 @@ def _elements(strides: Any, shape: Sequence[int], dtype: DType, name: str) -> tu
     return tuple(int(stride) // size for stride in strides)
 
 
-def _tight(shape: Sequence[int]) -> tuple[int, ...]:
+def tight(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of an array in C order, in elements."""
     strides, step = [], 1
     for length in reversed(shape):
         strides.append(step)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tilewright.backends.cuda_capture import outside_capture
 from tilewright.dtypes import DType
 from tilewright.epilogue.functions import INITIAL
 from tilewright.errors import UsageError
@@ -17,7 +18,8 @@ from tilewright.library.choose import choose
 from tilewright.library.fused import After
 from tilewright.library.ready import Place, Ready, forget, place_of, ready_for, require_place
 from tilewright.library.request import Request, require_apart, require_outs
-from tilewright.library.results import empty, stream_of, used_on, written
+from tilewright.library.results import empty, stream_of, used_on, wait_for, written
+from tilewright.library.turns import arranged_in_turns
 
 if TYPE_CHECKING:
     from tilewright.library.explain import Explanation
@@ -35,7 +37,12 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     if request.a.device == HOST and at.backend.name == "cuda":
         return _run_staged(request, at, out, results)
     on = 0 if at.backend.name != "cuda" else stream_of(stream, request.arrays)
-    made = [] if request.outs else [_made(request, *each) for each in zip(results.shapes, results.dtypes, strict=True)]
+    if at.backend.name == "cuda":
+        wait_for(request.arrays, on, at.backend)
+    given = None if stream is None else on
+    made = []
+    if not request.outs:
+        made = [_made(request, *each, given) for each in zip(results.shapes, results.dtypes, strict=True)]
     outs = request.outs or tuple(view(each, "out") for each in made)
     ready = ready_for(at, request.a, request.b, outs, request, results.digest)
     ready(request.a.pointer, request.b.pointer, outs[0].pointer, on, members(ready, request.after, outs))
@@ -49,11 +56,12 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     return made[0] if len(made) == 1 else tuple(made), ready
 
 
-def _made(request: Request, shape: tuple[int, ...], dtype: DType) -> Any:
+def _made(request: Request, shape: tuple[int, ...], dtype: DType, stream: int | None) -> Any:
     """A new result; of a pair a view of one with longer rows, where its own are no whole 16 bytes."""
     *front, n = shape or (1,)
     line = _line(request, shape, dtype)
-    return empty(request.a, shape, dtype) if line == n else empty(request.a, (*front, line), dtype)[..., :n]
+    made = empty(request.a, (*front, line) if shape else (), dtype, stream)
+    return made if line == n else made[..., :n]
 
 
 def _fill_of_nothing(request: Request, results: Results, outs: Sequence[Any]) -> None:
@@ -88,8 +96,9 @@ def made_ready(request: Request) -> Ready:
     require_outs(request, results.shapes)
     if request.a.device != HOST or at.backend.name != "cuda":
         return ready_for(at, request.a, request.b, request.outs or tight(request, results), request, results.digest)
-    there = _copied(request, at)
-    return ready_for(at, there.a, there.b, _rooms(request, at, results), there, results.digest)
+    with outside_capture(True):
+        there = _copied(request, at)
+        return ready_for(at, there.a, there.b, _rooms(request, at, results), there, results.digest)
 
 
 def tight(request: Request, results: Results) -> tuple[Array, ...]:
@@ -106,14 +115,19 @@ def tight(request: Request, results: Results) -> tuple[Array, ...]:
 
 
 def laid_out(request: Request) -> Arranged:
-    """The product of a request, its results as they will lie, and NumPy's arrays as they will on a GPU."""
+    """The product of a request, or of its first turn, as its arrays will lie when it is carried out."""
+    return _laid_in_turns(request)[0]
+
+
+def _laid_in_turns(request: Request) -> tuple[Arranged, int]:
+    """That, NumPy's arrays as they will lie on a GPU, and how many turns there are."""
     results = results_of(request)
     require_outs(request, results.shapes)
     seen, outs = request, request.outs or tight(request, results)
     if request.a.device == HOST and request.options.backend != "emulator":
         seen = _with_arrays(request, lambda each: staging.laid(each, 0))
         outs = tuple(staging.laid_room(*each, 0) for each in zip(results.shapes, results.dtypes, strict=True))
-    return arranged(seen, seen.a, seen.b, outs)
+    return arranged_in_turns(seen, seen.a, seen.b, outs)
 
 
 def explained(request: Request) -> Explanation:
@@ -124,12 +138,12 @@ def explained(request: Request) -> Explanation:
     results = results_of(request)
     require_outs(request, results.shapes)
     require_apart(request.outs, request)
-    laid = laid_out(request)
+    laid, launches = _laid_in_turns(request)
     emulated = request.options.backend == "emulator"
     choice = None if laid.empty else answer(laid.question, request.options.plan, anew=True)
     where = "the emulator" if emulated else place(max(request.a.device, 0))
     outs = list(zip(results.shapes, results.dtypes, strict=True))
-    return explanation(request, laid.question.product, choice, where, laid.after, outs)
+    return explanation(request, laid.question.product, choice, where, laid.after, outs, launches)
 
 
 def tuned(request: Request, top: int, limit_s: float) -> None:
@@ -153,13 +167,14 @@ def tuned(request: Request, top: int, limit_s: float) -> None:
 
 
 def _run_staged(request: Request, at: Place, out: Any, results: Results) -> tuple[Any, Ready]:
-    """NumPy's arrays on a GPU."""
+    """NumPy's arrays on a GPU, while other threads may capture."""
     backend: Any = at.backend
-    there, outs = _copied(request, at), _rooms(request, at, results)
-    ready = ready_for(at, there.a, there.b, outs, there, results.digest)
-    more = members(ready, there.after, outs)
-    ready(there.a.pointer, there.b.pointer, outs[0].pointer, int(backend.stream.handle), more)
-    back = [staging.brought_back(backend, each) for each in outs]
+    with outside_capture(True):
+        there, outs = _copied(request, at), _rooms(request, at, results)
+        ready = ready_for(at, there.a, there.b, outs, there, results.digest)
+        more = members(ready, there.after, outs)
+        ready(there.a.pointer, there.b.pointer, outs[0].pointer, int(backend.stream.handle), more)
+        back = [staging.brought_back(backend, each) for each in outs]
     _fill_of_nothing(request, results, back)
     for given, result in zip(request.outs, back, strict=False):
         given.owner[...] = result

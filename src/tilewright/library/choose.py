@@ -13,6 +13,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.library import pack
 from tilewright.library.layouts import Lines, lines_of, packed_layout
+from tilewright.library.limits import of_batch_or_none, within
 from tilewright.library.pair import SECOND, choose_pair
 from tilewright.library.shapes import Product, View
 from tilewright.plan_base import Plan
@@ -136,7 +137,7 @@ def _invariant(question: Question, lines: Mapping[str, Lines], machine: Machine)
         plan = each.plan
         if plan is None or not plan.takes_batch or each.k_alternates or not _applies(question, plan):
             continue
-        of_batch = _of_batch(plan) if p.batch else plan
+        of_batch = of_batch_or_none(plan) if p.batch else plan
         if of_batch is not None:
             cost = sum(pack.us for pack in packs)
             us = us_of(priced(plan, priced_as(problem, p.batch), machine)) + cost
@@ -198,7 +199,8 @@ def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -
                 cost = sum(each.us for each in packs)
                 (best, us, label), second = runs[0], runs[1] if len(runs) > 1 else None
                 runner_up = None if second is None else (second[2], second[1] + cost)
-                yield Choice(best, "planned", problem, after, packs, us + cost, label, runner_up, planning)
+                shown = planning if planning.pick.label == label else None  # what it says is of its own pick
+                yield Choice(best, "planned", problem, after, packs, us + cost, label, runner_up, shown)
 
 
 def _runs(question: Question, planning: Planning) -> list[tuple[Plan, float, str]]:
@@ -207,28 +209,22 @@ def _runs(question: Question, planning: Planning) -> list[tuple[Plan, float, str
     A batch is priced as one product of as many rows (``priced_as``). There a tile may have rows of two matrices, which
     it has not in a batch: the time is that of so many more tiles.
     """
-    p, found = question.product, []
-    for each in candidates(planning, MOST_OF_A_BATCH if p.batch else MOST):
+    p, found = question.product, list[tuple[Plan, float, str]]()
+    one = with_rows(planning.problem, p.m) if p.batch else planning.problem
+    for each in candidates(planning, MOST_OF_A_BATCH if p.batch or question.sms else MOST, found):
         plan = each.plan
         if plan is None or not _applies(question, plan):
             continue
         us = us_of(each)
         if p.batch:
-            of_batch = _of_batch(plan)
+            of_batch = of_batch_or_none(plan)
             if of_batch is None:
                 continue
-            down, own = plan.tiles(planning.problem)[0], plan.tiles(with_rows(planning.problem, p.m))[0]
+            down, own = plan.tiles(planning.problem)[0], plan.tiles(one)[0]
             plan, us = of_batch, us * max(own * prod(p.batch) / max(down, 1), 1)
         found.append((plan, us, each.label))
+    found = within(question.sms, found, one, p.batch)
     return sorted(found, key=lambda run: run[1]) if p.batch else found
-
-
-def _of_batch(plan: Plan) -> Plan | None:
-    """The plan for a batch, where its kernel computes batches."""
-    try:
-        return plan.with_(batched=True) if plan.takes_batch else None
-    except UsageError:
-        return None
 
 
 def priced_as(problem: Problem, batch: Sequence[int]) -> Problem:
@@ -281,9 +277,13 @@ def _applies(question: Question, plan: Plan | None) -> bool:
     return plan is not None and (question.epilogue == PLAIN or plan.has_epilogue)
 
 
-def candidates(planning: Planning, most: int) -> list[Candidate]:
-    """The first of the ranked that can be run."""
-    return [each for each in planning.ranked[:most] if each.plan is not None]
+def candidates(planning: Planning, most: int, found: Sequence[object] = ()) -> Iterator[Candidate]:
+    """Those of the first ``most`` ranked that can be run, and those after as long as the caller has ``found`` none."""
+    for number, each in enumerate(planning.ranked):
+        if number >= most and found:
+            return
+        if each.plan is not None:
+            yield each
 
 
 def us_of(candidate: Candidate) -> float:
@@ -338,7 +338,7 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
         raise UsageError(f"plan is of {plan.of}, which applies no alpha, beta, bias or epilogue; another plan can")
     batch = question.product.batch
     one = plan.with_(batched=False) if plan.batched else plan
-    of_batch = _of_batch(one) if batch else one
+    of_batch = of_batch_or_none(one) if batch else one
     if of_batch is None:
         raise UsageError(f"plan is of {plan.of}, which computes no batch; a and b have one of {batch}")
     plan = of_batch

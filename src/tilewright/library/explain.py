@@ -11,10 +11,11 @@ from tilewright.dtypes import DType
 from tilewright.library.arrays import place
 from tilewright.library.choose import Choice, needs
 from tilewright.library.fused import Fused
+from tilewright.library.limits import excess
 from tilewright.library.pair import SECOND
 from tilewright.library.prepared import rooms_of
 from tilewright.library.request import Request, names_of_outs
-from tilewright.library.shapes import Product
+from tilewright.library.shapes import MOST_BATCH_DIMENSIONS, Product
 from tilewright.library.staging import bytes_copied
 from tilewright.planner.reasons import reasons
 from tilewright.report.plan_words import REGIMES
@@ -46,7 +47,8 @@ class Explanation:
     ``plan`` is None, and there is no kernel, where the result has no elements. ``batch`` are the batch dimensions that
     are left after merging; ``m``, ``n`` and ``k`` those of the kernel's product, which for a ``transposed`` one is
     out^T = b^T a^T. ``reasons`` are the planner's figures for its pick. ``predicted_us`` and ``runner_up`` are None
-    where there is nothing to predict.
+    where there is nothing to predict. Where the batch has more dimensions than a kernel steps over, ``launches`` says
+    how many there are, one after another; ``batch`` is that of one of them, and all else of all.
     """
 
     call: str
@@ -67,6 +69,7 @@ class Explanation:
     copied: tuple[Copied, ...]
     runner_up: tuple[str, float] | None
     workspace_bytes: int
+    launches: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -107,10 +110,11 @@ def explanation(
     where: str,
     after: Fused | None,
     outs: Sequence[tuple[Sequence[int], DType]],
+    launches: int = 1,
 ) -> Explanation:
     """That of a request whose kernel is chosen; ``where`` says what it runs on, ``after`` what it does beside.
 
-    ``outs`` are the shapes and types of the results.
+    ``outs`` are the shapes and types of the results. ``product`` and ``choice`` are of one of ``launches`` alike.
     """
     a, b = request.a, request.b
     pair = " and b[1] alike" if request.after is not None and request.after.second is not None else ""
@@ -123,9 +127,11 @@ def explanation(
     if choice.planning is not None:
         why.append(REGIMES[choice.planning.regime])
         found = tuple(each.sentence for each in reasons(choice.planning))
+    said = excess(request.options.sms, choice.plan, choice.problem, product.batch)
+    why += [said] if said else []
     callers = {"a": "b", "b": "a"} if product.swapped else _CALLED
     packs = tuple(
-        Copied(f"{callers.get(each.operand, each.operand)}, packed", each.why, each.bytes_moved)
+        Copied(f"{callers.get(each.operand, each.operand)}, packed", each.why, each.bytes_moved * launches)
         for each in choice.packs
     )
     return Explanation(
@@ -138,12 +144,20 @@ def explanation(
         choice.source,
         tuple(why),
         found,
-        _path(product, choice, after),
-        choice.us,
+        (*_path(product, choice, after), *_launches(launches)),
+        choice.us * launches,
         (*_staged(request, where, outs), *packs),
-        choice.runner_up,
-        rooms_of(choice)[1],
+        None if choice.runner_up is None else (choice.runner_up[0], choice.runner_up[1] * launches),
+        rooms_of(choice, product, after).nbytes,
+        launches,
     )
+
+
+def _launches(count: int) -> tuple[str, ...]:
+    if count == 1:
+        return ()
+    said = f"more than {MOST_BATCH_DIMENSIONS} batch dimensions, which cannot be merged: {count} launches"
+    return (f"{said}, one after another",)
 
 
 def _path(product: Product, choice: Choice, after: Fused | None) -> tuple[str, ...]:
@@ -161,6 +175,11 @@ def _path(product: Product, choice: Choice, after: Fused | None) -> tuple[str, .
     if after is not None:
         named = ", ".join(name.removeprefix("arg_") for name in after.members)
         path.append(f"in the same kernel: {named or 'an epilogue without arguments'}")
+    path += [
+        f"{each.mark} by a second kernel, which adds up {partials.count} partial sums of each of {partials.kept} "
+        f"{partials.along}s from the workspace"
+        for each, partials, _ in rooms_of(choice, product, after).sums
+    ]
     return tuple(path)
 
 

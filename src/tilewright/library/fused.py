@@ -17,6 +17,7 @@ from tilewright.errors import UsageError
 from tilewright.library.arrays import Array, view
 from tilewright.library.pair import SECOND, pair_of
 from tilewright.library.shapes import Axes, View, as_matrices
+from tilewright.library.sums import Sum
 
 SCALAR_BYTES, ARRAY_BYTES = 8, 48  # tw::EpilogueScalar, tw::EpilogueArray
 _ROLES: dict[str, Role] = {"c": "addend", "bias": "bias"}
@@ -151,13 +152,19 @@ class Fused:
     """An epilogue bound to the roles of arrays: ``members`` are those of its ``Args``, whose place is their role's.
 
     ``fields`` has where in ``Args`` each one's address, or number, is. ``fills`` are outputs that are
-    reductions: the role, how many words from its address on are set before the launch, and to what.
+    the largest of rows or columns: the role, how many words from its address on are set before the launch, and to what.
+    ``sums`` are those whose kernel leaves partial sums, which are somewhere only once a plan is chosen.
     """
 
     bound: BoundEpilogue
     members: tuple[str, ...]
     fields: tuple[tuple[int, int], ...]
     fills: tuple[tuple[int, int, int], ...] = ()
+    sums: tuple[Sum, ...] = ()
+
+    def summing(self, partials: Mapping[str, ArrayValue]) -> BoundEpilogue:
+        """The epilogue with its partial sums where they are."""
+        return BoundEpilogue(self.bound.code, {**self.bound.values, **partials})
 
 
 def fused(
@@ -167,12 +174,14 @@ def fused(
     first_role: int,
     stand_in: Callable[[int, int], int],
     sizes: Sequence[int],
+    along: Mapping[str, Along],
 ) -> Fused:
     """Bind arrays that lie as ``views`` says to stand-ins for their roles, the first of which is ``first_role``.
 
     ``offsets`` are the bytes by which they start past a multiple of 16, ``sizes`` those of the batch, rows and columns.
+    ``along`` is what the epilogue was composed with.
     """
-    fills = []
+    fills, sums = [], []
     values: dict[str, float | ArrayValue] = {}
     fields, at = [], 0
     for number, spec in enumerate(composed.code.members):
@@ -185,13 +194,17 @@ def fused(
             seen = views[spec.name]
             batch = (*(0,) * (3 - len(seen.batch)), *seen.batch)
             values[spec.name] = ArrayValue(stand_in(role, offsets[spec.name]), seen.row, seen.col, batch)  # type: ignore[arg-type]
+            if spec.summed:
+                mark = composed.graph.marks[int(spec.name.removeprefix("out"))]
+                way = along[spec.name]
+                sums.append(Sum(spec.name, mark, way, role, at, seen.row if way == "row" else seen.col, batch))  # type: ignore[arg-type]
             at += ARRAY_BYTES
             if spec.initial is not None:
                 steps = (*seen.batch, seen.row, seen.col)
                 words = 1 + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
                 fills.append((role, words, bits(spec.initial)))
     members = tuple(spec.name for spec in composed.code.members)
-    return Fused(BoundEpilogue(composed.code, values), members, tuple(fields), tuple(fills))
+    return Fused(BoundEpilogue(composed.code, values), members, tuple(fields), tuple(fills), tuple(sums))
 
 
 def described(arrays: Mapping[str, DType], views: Mapping[str, View]) -> dict[str, Described]:

@@ -15,7 +15,7 @@ from typing import Any
 from tilewright.backends.cuda_arguments import stream_handle
 from tilewright.epilogue.captured import key_of
 from tilewright.epilogue.compose import name_of
-from tilewright.library.arrays import HOST, lies_as, view
+from tilewright.library.arrays import HOST, lies_as, tight, view
 from tilewright.library.fused import bits
 from tilewright.library.pair import SECOND
 from tilewright.library.ready import Ready
@@ -39,18 +39,27 @@ class _Torch:
     grad_enabled: Any = None
     raw_stream: Any = None
     empty: Any = None
+    empty_here: Any = None
+    """Makes a tensor of sizes, strides and an element type on the current device, past the dispatcher."""
+    device: Any = None
+    """The number of the current device."""
     written: Any = None
-    """Tells autograd that a tensor has changed, which it may have kept for a backward pass."""
+    """Tells autograd that the tensors of a tuple have changed, which it may have kept for a backward pass."""
 
 
 class Known:
     """A geometry that was seen before: its launches, what its result is made of, and how far its arrays reach."""
 
-    __slots__ = ("as_out", "device", "dtype", "index", "members", "more_near", "near", "ready", "shape")
+    __slots__ = (
+        "as_out", "device", "dtype", "index", "members", "more_near", "near", "ready", "shape", "start", "strides",
+        "swapped",
+    )  # fmt: skip
 
     def __init__(self, ready: Ready, result: Any, request: Request) -> None:
         self.ready, self.members = ready, ready.members
-        self.shape, self.dtype, self.device = result.shape, result.dtype, result.device
+        self.start, self.swapped = ready.start, ready.swapped
+        self.shape, self.dtype, self.device = tuple(result.shape), result.dtype, result.device
+        self.strides = tight(self.shape)
         self.index: int = result.device.index
         self.near = tuple(end for ends in ready.near for end in ends)
         arrays = () if request.after is None else request.after.arrays
@@ -73,30 +82,48 @@ class Known:
         _, at_a, at_b, at_out = found
         made = out is None
         if made:
-            out = _Torch.empty(self.shape, dtype=self.dtype, device=self.device)
+            if _Torch.empty_here is not None and _Torch.device() == self.index:
+                out = _Torch.empty_here(self.shape, self.strides, self.dtype)
+            else:
+                out = _Torch.empty(self.shape, dtype=self.dtype, device=self.device)
             at_out = out.data_ptr()
         else:
             a_low, a_high, b_low, b_high, low, high = self.near
             low, high = at_out + low, at_out + high
             if (low < at_a + a_high and at_a + a_low < high) or (low < at_b + b_high and at_b + b_low < high):
                 return MISSED
-            for name, (first, last) in self.more_near.items():
-                at = values[name]  # type: ignore[index]
-                if low < at + last and at + first < high and (at != at_out or name not in self.as_out):
-                    return MISSED
+            if self.more_near:
+                for name, (first, last) in self.more_near.items():
+                    at = values[name]  # type: ignore[index]
+                    if low < at + last and at + first < high and (at != at_out or name not in self.as_out):
+                        return MISSED
         if stream is None:
             on = _Torch.raw_stream(self.index)
         else:
             on = stream if type(stream) is int else stream_handle(stream)
             if made:
                 used_on(out, view(a, "a"), on)
-        if values is None:
-            self.ready(at_a, at_b, at_out, on)
-        else:
-            self.ready(at_a, at_b, at_out, on, tuple([values[name] for name in self.members]))
+        if self.start is not None:
+            pointers: tuple[int, ...] = (at_b, at_a, at_out, 0) if self.swapped else (at_a, at_b, at_out, 0)
+            if values is not None:
+                pointers += tuple([values[name] for name in self.members])
+            self.start(pointers, on)
         if not made:
-            _Torch.written(out)
+            _Torch.written((out,))
         return out
+
+
+def again(known: Known, a: Any, b: Any, out: Any, found: Found) -> tuple[Any, ...]:
+    """A plain call with ``out``, to be repeated on the same tensors, which lay well apart when it was first made.
+
+    For each of a, b and out what tells where it lies, and where that was; what starts the launch, and its pointers;
+    what tells autograd, and the tensors it is told of. A tuple for ``Matmul.execute`` to take apart: an object with a
+    method would cost a few per cent of the call.
+    """
+    _, at_a, at_b, at_out = found
+    pointers = (at_b, at_a, at_out, 0) if known.swapped else (at_a, at_b, at_out, 0)
+    where = (a.data_ptr, at_a, b.data_ptr, at_b, out.data_ptr, at_out)
+    return (*where, known.start, pointers, _Torch.written, (out,))
 
 
 _known: OrderedDict[Any, Known] = OrderedDict()
@@ -204,6 +231,21 @@ def _found_torch() -> bool:
     _Torch.grad_enabled = torch.is_grad_enabled
     _Torch.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", torch_stream)
     _Torch.empty = torch.empty
-    _Torch.written = torch.autograd.graph.increment_version
+    _Torch.device = getattr(torch._C, "_cuda_getDevice", None)
+    if _Torch.device is not None:  # what PyTorch's own compiler makes its results by
+        guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+        _Torch.empty_here = getattr(guards, "_empty_strided_cuda", None)
+    _Torch.written = _counter(torch)
     _Torch.types = (torch.Tensor, torch.nn.Parameter)
     return True
+
+
+def _counter(torch: Any) -> Any:
+    """What ``torch.autograd.graph.increment_version`` calls, where that takes a tuple."""
+    direct: Any = getattr(torch._C, "_increment_version", None)
+    try:
+        direct(())
+    except TypeError:  # an older version: a tensor each
+        one = torch.autograd.graph.increment_version
+        return lambda tensors: [one(each) for each in tensors]
+    return direct

@@ -12,16 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.backends.base import Backend, Matrix, Packed, TensorMap
+from tilewright.backends.cuda_capture import outside_capture
 from tilewright.backends.cuda_prepared import Fill, PreparedLaunch, moved
 from tilewright.batch import Batch
 from tilewright.dtypes import FP32, DType
-from tilewright.library import pack
+from tilewright.library import pack, sums
 from tilewright.library.choose import Choice, Question, strided, three
 from tilewright.library.fused import Fused
 from tilewright.library.layouts import Lines
 from tilewright.library.pair import SECOND
-from tilewright.library.shapes import View
-from tilewright.library.workspaces import Workspaces, outside_capture
+from tilewright.library.shapes import Product, View
+from tilewright.library.sums import Partials, Sum
+from tilewright.library.workspaces import Workspaces
 from tilewright.plan_base import MOST_COUNTERS
 from tilewright.run import Launch, Operands, prepare
 from tilewright.selection import kernel_of
@@ -66,16 +68,32 @@ class Prepared:
                 start(pointers, stream)
 
 
-def rooms_of(choice: Choice) -> tuple[tuple[int, ...], int]:
-    """Where in the workspace each packed copy begins, and the bytes that all of it takes."""
+@dataclass(frozen=True)
+class Rooms:
+    """Where in the workspace each packed copy begins, each result's partial sums do, and the bytes that all take."""
+
+    packs: tuple[int, ...]
+    sums: tuple[tuple[Sum, Partials, int], ...]
+    nbytes: int
+
+
+def rooms_of(choice: Choice, product: Product, after: Fused | None) -> Rooms:
+    """The workspace of a choice for a product and what follows it."""
     needed = choice.plan.workspace_bytes(choice.problem)
-    if not choice.packs:
-        return (), needed
+    wanted = () if after is None else after.sums
+    partials = [each.partials(choice.plan.lanes, product) for each in wanted]
+    sizes = [
+        *(pack.tight(each.array, each.layout).nbytes for each in choice.packs),
+        *(each.nbytes for each in partials),
+    ]
+    if not sizes:
+        return Rooms((), (), needed)
     begins, end = [], max(needed, 4 * MOST_COUNTERS)  # the counters stay zero, whoever else uses the workspace
-    for each in choice.packs:
+    for size in sizes:
         begins.append(-(-end // PLACE_BYTES) * PLACE_BYTES)
-        end = begins[-1] + pack.tight(each.array, each.layout).nbytes
-    return tuple(begins), end
+        end = begins[-1] + size
+    packs = len(choice.packs)
+    return Rooms(tuple(begins[:packs]), tuple(zip(wanted, partials, begins[packs:], strict=True)), end)
 
 
 def make_ready(
@@ -95,29 +113,38 @@ def make_ready(
     memory = _row(0, needed)
     steps = {name: three(view.batch, 0) for name, (view, _) in views.items()}
     starters: list[Starter] = [] if after is None else [Fill(backend, *each) for each in after.fills]
-    begins, nbytes = rooms_of(choice)
+    rooms = rooms_of(choice, p, after)
     with outside_capture(backend.name == "cuda"):
-        for each, begin in zip(choice.packs, begins, strict=True):
+        for each, begin in zip(choice.packs, rooms.packs, strict=True):
             role = roles[each.operand]
             array = strided(question, each.operand, stand_in(role, question.offsets[role]))
             copy = pack.tight(array, each.layout)
             steps[each.operand] = copy.steps
             copying, _ = pack.prepare(backend, array, each.layout, _row(begin, copy.nbytes))
             if 0 not in copying.grid:  # of no elements there is nothing to copy
-                starters.append(starter(backend, copying, question.offsets, [(0, 0, role)]))
+                starters.append(starter(backend, copying, question.offsets, [(0, 0, role, 0)]))
             matrices[each.operand] = replace(matrices[each.operand], pointer=stand_in(WORKSPACE) + begin)
+        places = {wanted.name: partials.array(stand_in(WORKSPACE) + begin) for wanted, partials, begin in rooms.sums}
         launch = prepare(
             backend,
             kernel_of(choice.plan),
             choice.plan,
             Operands(**matrices, batch=Batch(three(p.batch, 1), *(steps[name] for name in "abc")) if p.batch else None),
             workspace=memory if needed else None,
-            epilogue=None if after is None else after.bound,
+            epilogue=None if after is None else after.summing(places),
         )
         last = len(launch.args) - 1
-        fields = [] if after is None else [(last, byte, role) for byte, role in after.fields]
+        there = {wanted.byte: begin for wanted, _, begin in rooms.sums}
+        fields = [
+            (last, byte, WORKSPACE, there[byte]) if byte in there else (last, byte, role, 0)
+            for byte, role in (() if after is None else after.fields)
+        ]
         starters.append(starter(backend, launch, question.offsets, fields))
-    return Prepared(choice, tuple(starters), nbytes, workspaces)
+        for wanted, partials, begin in rooms.sums:
+            to = wanted.result(stand_in(wanted.role))
+            adding = sums.prepare(backend, partials, _row(begin, partials.nbytes), to)
+            starters.append(starter(backend, adding, question.offsets, [(sums.RESULT, 0, wanted.role, 0)]))
+    return Prepared(choice, tuple(starters), rooms.nbytes, workspaces)
 
 
 def _row(begin: int, nbytes: int) -> Matrix:
@@ -131,16 +158,16 @@ def _matrix(pointer: int, view: View, dtype: DType, lines: Lines) -> Matrix:
 
 
 def starter(
-    backend: Backend, launch: Launch, offsets: Sequence[int], members: Sequence[tuple[int, int, int]] = ()
+    backend: Backend, launch: Launch, offsets: Sequence[int], members: Sequence[tuple[int, int, int, int]] = ()
 ) -> Starter:
     """A launch that was bound to stand-ins, to be started for given addresses.
 
-    ``members`` are ``(argument, byte, role)``: addresses within arguments that are structs.
+    ``members`` are ``(argument, byte, role, offset)``: addresses within arguments that are structs.
     """
     slots = slots_of(launch.args, offsets)
-    inside = {number for number, _, _ in members}
+    inside = {number for number, *_ in members}
     fields = [each for each in pointers_of(launch.args, offsets) if each[0] not in inside]
-    fields += [(number, byte, role, 0) for number, byte, role in members]
+    fields += members
     if backend.name == "cuda":
         return PreparedLaunch(
             backend,
@@ -153,7 +180,7 @@ def starter(
             dependent=launch.dependent,
             slots=slots,
             fields=fields,
-        )
+        ).start
     return HostLaunch(backend, launch, slots, fields)
 
 
@@ -202,7 +229,10 @@ class HostLaunch:
         for number, byte, role, offset in self._fields:
             data = bytearray(args[number].data)
             data[byte : byte + 8] = (pointers[role] + offset).to_bytes(8, "little")
-            args[number] = Packed(bytes(data))
+            args[number] = Packed(bytes(data), args[number].matrices)
+        for number, arg in enumerate(args):
+            if isinstance(arg, Packed) and arg.matrices:
+                args[number] = Packed(arg.data, tuple(_there(each, pointers) for each in arg.matrices))
         launch = self._launch
         with _one_at_a_time:
             self._backend.launch(
@@ -214,6 +244,13 @@ class HostLaunch:
                 cluster=launch.cluster,
                 dependent=launch.dependent,
             )
+
+
+def _there(matrix: Matrix, pointers: Sequence[int]) -> Matrix:
+    """What a struct points to, where it is. It begins before its role's address where steps are negative."""
+    role = (matrix.pointer + (1 << RANGE - 1) >> RANGE) - 1
+    at = pointers[role]
+    return replace(matrix, pointer=at + matrix.pointer - stand_in(role, at % 16))
 
 
 _one_at_a_time = threading.Lock()

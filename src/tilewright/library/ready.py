@@ -11,12 +11,14 @@ from typing import Any
 from tilewright.backends.base import Backend
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.library.answers import answer
-from tilewright.library.arrange import Arranged, arranged
+from tilewright.library.arrange import arranged
 from tilewright.library.arrays import HOST, Array, place, type_of
 from tilewright.library.choose import Choice
 from tilewright.library.pair import SECOND
-from tilewright.library.prepared import Prepared, make_ready
+from tilewright.library.prepared import Starter, make_ready
 from tilewright.library.request import Request
+from tilewright.library.shapes import TooManyDimensions
+from tilewright.library.turns import one_after_another, turns
 from tilewright.library.workspaces import Workspaces
 
 MOST_READY = 4096
@@ -67,8 +69,8 @@ def _opened(number: int) -> Place:
 
         return Place(EmulatorBackend())
     from tilewright.backends.cuda import CudaBackend
+    from tilewright.backends.cuda_capture import outside_capture
     from tilewright.backends.cuda_errors import cuda_unavailable_reason
-    from tilewright.library.workspaces import outside_capture
 
     reason = cuda_unavailable_reason()
     if reason is not None:
@@ -86,13 +88,10 @@ class Ready:
 
     __slots__ = ("choice", "members", "near", "start", "swapped")
 
-    def __init__(self, arranged: Arranged, choice: Choice | None, prepared: Prepared | None, near: Any) -> None:
-        self.choice, self.near = choice, near
-        self.swapped = arranged.question.product.swapped
-        self.start = None if prepared is None else prepared.alone or prepared
-        self.members: tuple[str, ...] = () if arranged.after is None else arranged.after.members
-        if arranged.question.second is not None:
-            self.members = (SECOND, *self.members)
+    def __init__(
+        self, choice: Choice | None, start: Starter | None, members: tuple[str, ...], near: Any, swapped: bool = False
+    ) -> None:
+        self.choice, self.start, self.members, self.near, self.swapped = choice, start, members, near, swapped
 
     def __call__(self, a: int, b: int, out: int, stream: int, more: tuple[int, ...] = ()) -> None:
         """Queue it for arrays at these addresses on the stream of that handle; nothing where there are no elements."""
@@ -101,9 +100,7 @@ class Ready:
             start((b, a, out, 0, *more) if self.swapped else (a, b, out, 0, *more), stream)
 
 
-def ready_for(
-    at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request, digest: str | None = None
-) -> Ready:
+def ready_for(at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request, digest: str | None) -> Ready:
     """The launches for arrays of this geometry at a place, made at the first call for it.
 
     ``digest`` tells what follows the product from all else that may (``arrange.Results``).
@@ -118,7 +115,7 @@ def ready_for(
         with _lock:  # one compile a key, whoever asks
             found = _ready.get(key)
             if found is None:
-                found = _ready[key] = _made(at, a, b, outs, request)
+                found = _ready[key] = _made(at, a, b, outs, request, digest)
                 while len(_ready) > MOST_READY:
                     _ready.popitem(last=False)
     else:
@@ -127,13 +124,22 @@ def ready_for(
     return found
 
 
-def _made(at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request) -> Ready:
-    laid = arranged(request, a, b, outs)
+def _made(at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request, digest: str | None) -> Ready:
     near = tuple((x.extent[0] - x.pointer, x.extent[1] - x.pointer) for x in (a, b, outs[0]))
+    try:
+        laid = arranged(request, a, b, outs)
+    except TooManyDimensions:
+        every = turns(request, a, b, outs)
+        each = [ready_for(at, turn.a, turn.b, turn.outs, turn.request, digest) for turn in every]
+        members = each[0].members
+        return Ready(each[0].choice, one_after_another(every, each, members), members, near)
     if laid.empty:
-        return Ready(laid, None, None, near)
+        return Ready(None, None, (), near)
     choice = answer(laid.question, request.options.plan)
-    return Ready(laid, choice, make_ready(at.backend, laid.question, choice, at.workspaces, laid.after), near)
+    prepared = make_ready(at.backend, laid.question, choice, at.workspaces, laid.after)
+    second = () if laid.question.second is None else (SECOND,)
+    members = second if laid.after is None else (*second, *laid.after.members)
+    return Ready(choice, prepared.alone or prepared, members, near, laid.question.product.swapped)
 
 
 def forget() -> None:

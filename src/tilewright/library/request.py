@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
-from tilewright.library.arrays import Array, lies_as, overlap, require_alike, view
+from tilewright.library.arrays import Array, lies_as, overlap, require_alike, tight, view
 from tilewright.library.fused import After
 from tilewright.library.pair import pair_of
 from tilewright.library.shapes import result_shape
@@ -123,7 +123,8 @@ def require_apart(outs: Sequence[Array], request: Request) -> None:
 def require_outs(request: Request, shapes: Sequence[tuple[int, ...]]) -> None:
     """Raise ``UsageError`` unless there are as many arrays for the results as results, each of its shape.
 
-    One that rows or columns are reduced to is contiguous.
+    One that rows or columns are reduced to is contiguous and row-major: so many words from its first on are set before
+    a kernel, and with many batch dimensions before each of several (``turns``).
     """
     outs = request.outs
     if outs and len(outs) != len(shapes):
@@ -131,9 +132,11 @@ def require_outs(request: Request, shapes: Sequence[tuple[int, ...]]) -> None:
     for name, each, shape in zip(names_of_outs(len(outs)), outs, shapes, strict=False):
         if each.shape != shape:
             raise UsageError(f"{name} has shape {each.shape}; the result has shape {shape}")
-        low, high = each.extent
-        if len(shape) < len(request.shape) and high - low != each.size * each.dtype.itemsize:
-            raise UsageError(f"{name} of shape {shape} has strides {each.strides}; that of a reduction is contiguous")
+        steps = zip(shape, each.strides, tight(shape), strict=True)
+        if len(shape) < len(request.shape) and each.size and any(n > 1 and step != own for n, step, own in steps):
+            raise UsageError(
+                f"{name} of shape {shape} has strides {each.strides}; that of a reduction is contiguous and row-major"
+            )
 
 
 def _require_out(out: Array, name: str, shape: tuple[int, ...], dtype: DType | None) -> None:

@@ -59,6 +59,10 @@ class Product:
         return Product(self.n, self.m, self.k, self.batch, a, b, c, more, not self.swapped)
 
 
+class TooManyDimensions(UsageError):
+    """A batch has more dimensions than kernels step over, and they cannot be merged."""
+
+
 def result_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     """The shape of NumPy's ``matmul``. Raises ``UsageError`` where the shapes do not fit."""
     for name, shape in (("a", a), ("b", b)):
@@ -88,13 +92,13 @@ def batch_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def product(a: Axes, b: Axes, c: Axes, more: Sequence[Axes] = ()) -> Product:
+def product(a: Axes, b: Axes, c: Axes, more: Sequence[Axes] = (), *, rows: bool = False) -> Product:
     """The product of arrays whose shapes fit. C and ``more`` have the result's shape, ``more`` as a batch of matrices
     (``as_matrices``) or what broadcasts to it.
 
     Batch dimensions that every array steps over as over one are merged, and those that A or B does not have become
-    rows or columns where the others allow it: a batch of inputs times one weight is one product. Raises ``UsageError``
-    where more than three are left.
+    rows or columns where the others allow it: a batch of inputs times one weight is one product. With ``rows`` none
+    becomes columns of C that lie apart. Raises ``TooManyDimensions`` where more than three are left.
     """
     batch = batch_shape(a[0], b[0])
     one_row, one_col = len(a[0]) == 1, len(b[0]) == 1
@@ -105,7 +109,7 @@ def product(a: Axes, b: Axes, c: Axes, more: Sequence[Axes] = ()) -> Product:
     outs = [_broadcast(each, full) for each in (as_matrices(c, len(a[0]), len(b[0])), *more)]
     seen_a = _view(a_shape, a_strides, batch, m, k)
     seen_b = _view(b_shape, b_strides, batch, k, n)
-    return _collapsed(Product(m, n, k, batch, seen_a, seen_b, outs[0], tuple(outs[1:])))
+    return _collapsed(Product(m, n, k, batch, seen_a, seen_b, outs[0], tuple(outs[1:])), rows)
 
 
 def _left(sizes: Sequence[int], count: int, fill: int = 1) -> tuple[int, ...]:
@@ -140,7 +144,7 @@ def _broadcast(axes: Axes, full: Sequence[int]) -> View:
     return View(full[-2], full[-1], steps[-2], steps[-1], steps[:-2])
 
 
-def _collapsed(p: Product) -> Product:
+def _collapsed(p: Product, rows: bool) -> Product:
     p = _without(p, [i for i, size in enumerate(p.batch) if size == 1])
     # C's widest step first: dimensions that the caller permuted lie next to each other again.
     order = sorted(range(len(p.batch)), key=lambda i: -abs(p.c.batch[i]))
@@ -150,10 +154,10 @@ def _collapsed(p: Product) -> Product:
         changed = False
         for merge in (_merge_neighbours, _fold_into_rows, _fold_into_columns):
             merged = merge(p)
-            if merged is not None:
+            if merged is not None and not (rows and merge is _fold_into_columns and merged.c.col != 1):
                 p, changed = merged, True
     if len(p.batch) > MOST_BATCH_DIMENSIONS and 0 not in p.batch:
-        raise UsageError(
+        raise TooManyDimensions(
             f"the batch dimensions come to {len(p.batch)} that cannot be merged, {p.batch}; the kernels step over "
             f"{MOST_BATCH_DIMENSIONS}: a copy of an operand whose batch is contiguous has fewer"
         )

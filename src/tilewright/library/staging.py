@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.backends.base import Backend
 from tilewright.dtypes import DType
 from tilewright.library.arrays import Array
 
@@ -47,7 +46,7 @@ def bytes_copied(array: Array) -> int:
 def room(backend: Any, shape: Sequence[int], dtype: DType) -> Array:
     """Memory on the backend's device for a result of that shape."""
     line = shape[-1] if shape else 1
-    matrix = backend.empty(math.prod(shape[:-1]), line, dtype, _padded(line, dtype))
+    matrix = backend.room(math.prod(shape[:-1]), line, dtype, _padded(line, dtype))
     return replace(laid_room(shape, dtype, backend.device_id), pointer=matrix.pointer, owner=matrix)
 
 
@@ -56,9 +55,10 @@ def laid_room(shape: Sequence[int], dtype: DType, device: int) -> Array:
     return Array(0, tuple(shape), _lines(shape, dtype), dtype, device, "numpy", None)
 
 
-def brought_back(backend: Backend, array: Array) -> np.ndarray[Any, Any]:
-    """The elements of such memory, once all work before is done."""
-    return backend.download(array.owner).reshape(array.shape)
+def brought_back(backend: Any, array: Array) -> np.ndarray[Any, Any]:
+    """The elements of such memory, once what the backend's stream was given before is done."""
+    found: np.ndarray[Any, Any] = backend.fetch(array.owner)
+    return found.reshape(array.shape)
 
 
 def _shared(array: Array) -> list[bool]:

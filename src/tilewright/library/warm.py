@@ -170,7 +170,9 @@ def _loaded(request: Request) -> Warmed | None:
 
 
 def _warmed(request: Request, choice: Choice, cached: bool, loaded: bool) -> Warmed:
-    kernels = (*("pack" for _ in choice.packs), kernel_of(choice.plan).path.stem)
+    after = laid_out(request).after
+    sums = () if after is None else after.sums
+    kernels = (*("pack" for _ in choice.packs), kernel_of(choice.plan).path.stem, *("sum" for _ in sums))
     return Warmed(words(request), kernels, choice.plan.to_dict(), choice.source, cached, loaded)
 
 

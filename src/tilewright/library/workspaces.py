@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright import workspace
 from tilewright.backends.base import Backend, Matrix
-from tilewright.backends.cuda_prepared import capture_of
+from tilewright.backends.cuda_capture import capture_of, outside_capture
 
 PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD, the default stream of the thread that names it
 
@@ -65,28 +65,3 @@ class Workspaces:
             self._retired.append(held.memory)
             made.lock = held.lock
         return made
-
-
-class outside_capture:  # noqa: N801 - used as a with statement
-    """What is loaded, allocated and copied here does not end a capture that is under way.
-
-    CUDA Driver API, ``cuThreadExchangeStreamCaptureMode``: a thread in relaxed mode may make calls that are otherwise
-    forbidden during a capture; none of those made here touches the stream that captures.
-    """
-
-    def __init__(self, on_gpu: bool) -> None:
-        self._on_gpu = on_gpu
-        self._before: Any = None
-
-    def __enter__(self) -> None:
-        if self._on_gpu:
-            from cuda.bindings import driver
-
-            relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-            self._before = driver.cuThreadExchangeStreamCaptureMode(relaxed)[1]
-
-    def __exit__(self, *exception: object) -> None:
-        if self._on_gpu:
-            from cuda.bindings import driver
-
-            driver.cuThreadExchangeStreamCaptureMode(self._before)

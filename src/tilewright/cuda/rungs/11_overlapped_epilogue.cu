@@ -21,8 +21,7 @@ using namespace plan;
 constexpr int TEAMS = PINGPONG ? CONSUMERS : 1;      // tiles that are in work at the same time
 constexpr int WM = BM * TEAMS / CONSUMERS, BLOCKS = WM / 64;  // a warpgroup's rows of its tile, 64 to a wgmma
 static_assert((CONSUMERS + 1) * 128 == THREADS && BLOCKS * 64 * CONSUMERS == BM * TEAMS, "the warpgroups do not cover the tile");
-static_assert(!PINGPONG || CONSUMERS == 2, "two warpgroups take turns");
-static_assert(!HALF_TAIL || (!PINGPONG && BLOCKS == 2), "half a tile is one block of rows for each warpgroup");
+static_assert(PINGPONG ? CONSUMERS == 2 && !HALF_TAIL : !HALF_TAIL || BLOCKS == 2, "two take turns; half a tile is a block of rows each");
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 
 struct Shared {
@@ -87,19 +86,20 @@ tw_gemm(const __grid_constant__ tw::TensorMap a_map, const __grid_constant__ tw:
       const tw::Tile tile = order(of.tile, share.rank_m, share.rank_n);
       const tw::Output<decltype(batch.c_at(of.at))> out{c_map, c + batch.c_offset(of.at), ldc, m, n, batch.c_at(of.at)};
       const tw::Epilogue finish{epilogue_args, of.at};
+      const int row = tile.row + member * WM / (HALF_TAIL && tile.rows < BM ? 2 : 1);  // of what is staged
       const auto hand_over = [&] {  // the other team's wgmmas may follow, if it has any
+        tw::stage_rest(out, s.slabs[consumer], slab, row, tile.col, store_barrier, finish);
         if (PINGPONG && item + clusters < items) tw::barrier_arrive(turn + (team ^ 1), 256);
       };
+      tw::stage_first(out, s.slabs[consumer], slab, row, tile.col, store_barrier, finish);
       if (PINGPONG) tw::barrier_sync(turn + team, 256);
       if (HALF_TAIL && tile.rows < BM) {
-        const int row = member * WM / 2;
-        tw::consume<1>(acc, s.ring, cursor, row, k_blocks, release, hand_over);
-        tw::store_tile<1>(out, s.slabs[consumer], slab, tile.row + row, tile.col, acc, store_barrier, finish);
+        tw::consume<1>(acc, s.ring, cursor, member * WM / 2, k_blocks, release, hand_over);
+        tw::store_tile<1>(out, s.slabs[consumer], slab, tile.row + member * WM / 2, tile.col, acc, store_barrier, finish);
       } else {
-        const int row = member * WM;
-        tw::consume<BLOCKS>(acc, s.ring, cursor, row, k_blocks, release, hand_over);
+        tw::consume<BLOCKS>(acc, s.ring, cursor, member * WM, k_blocks, release, hand_over);
         if (PINGPONG) cursor.skip(k_blocks);  // the other team's
-        tw::store_tile<BLOCKS>(out, s.slabs[consumer], slab, tile.row + row, tile.col, acc, store_barrier, finish);
+        tw::store_tile<BLOCKS>(out, s.slabs[consumer], slab, tile.row + member * WM, tile.col, acc, store_barrier, finish);
       }
     }
     if (threadIdx.x % 128 == 0) tw::tma_store_wait_read<0>();  // shared memory lives until it has been read

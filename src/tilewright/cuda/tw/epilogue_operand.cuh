@@ -10,6 +10,9 @@ namespace tw {
 // from n on are not there. `together` says that n is a multiple of their number, so that all of them are there or none.
 struct Place { int row, col, m, n; BatchIndex batch; bool together; };
 
+// The same of two neighbours, with what lies under them in the array that was staged (staged.cuh), 16 bits each.
+struct StagedPlace : Place { u32 pair; };
+
 struct EpilogueScalar { float value, pad; };
 
 // Strides count elements; one of 0 is that of an array that is the same all along.
@@ -25,10 +28,16 @@ template <int N, class T> __device__ constexpr int epilogue_width() {
   return width;
 }
 
-template <Along ALONG, class T> __device__ __forceinline__ T* epilogue_at(const EpilogueArray<T>& array, const Place& at) {
+// Where the matrix of an array begins that lies under this one of C.
+template <class T> __device__ __forceinline__ T* epilogue_matrix(const EpilogueArray<T>& array, const Place& at) {
   T* p = array.pointer;
 #pragma unroll
   for (int i = 0; i < 3; ++i) p += at.batch.at[i] * array.batch[i];
+  return p;
+}
+
+template <Along ALONG, class T> __device__ __forceinline__ T* epilogue_at(const EpilogueArray<T>& array, const Place& at) {
+  T* p = epilogue_matrix(array, at);
   if constexpr (ALONG != Along::kColumn) p += at.row * array.row;
   if constexpr (ALONG == Along::kStrided) p += at.col * array.col;
   if constexpr (ALONG == Along::kFull || ALONG == Along::kColumn) p += at.col;
@@ -39,7 +48,9 @@ template <Along ALONG, class T> __device__ __forceinline__ T* epilogue_at(const 
 // are there together, so that those of several places are on their way at once.
 template <Along ALONG, int N, class T>
 __device__ __forceinline__ void epilogue_read(float (&x)[N], const EpilogueArray<T>& array, const Place& at) {
-  const T* from = epilogue_at<ALONG>(array, at);
+  Place where = at;
+  if (ALONG == Along::kColumn && at.together && at.col >= at.n) where.col = 0;  // read all the same, for nobody
+  const T* from = epilogue_at<ALONG>(array, where);
   const bool row = ALONG == Along::kColumn || at.row < at.m;
   if constexpr (ALONG == Along::kRow) {
     T value = {};
@@ -51,6 +62,19 @@ __device__ __forceinline__ void epilogue_read(float (&x)[N], const EpilogueArray
     const i64 apart = ALONG == Along::kStrided ? array.col : 1;
 #pragma unroll
     for (int first = 0; first < N; first += WIDTH) {
+      if constexpr (sizeof(T) == 2 && WIDTH % 2 == 0) {
+        if (at.together) {  // two at a time, which takes half of the instructions
+          Vec<u32, WIDTH / 2> v = {};
+          if constexpr (ALONG == Along::kColumn) {  // with no branch around it, so that rows share one
+            v = load<WIDTH / 2>(reinterpret_cast<const u32*>(from + first));
+          } else if (row && at.col < at.n) {
+            v = load<WIDTH / 2>(reinterpret_cast<const u32*>(from + first));
+          }
+#pragma unroll
+          for (int e = 0; e < WIDTH; e += 2) unpack<T>(v[e / 2], x[first + e], x[first + e + 1]);
+          continue;
+        }
+      }
       Vec<T, WIDTH> v = {};
       if (row && at.col + (at.together ? 0 : first + WIDTH - 1) < at.n) {
         v = load<WIDTH>(from + first * apart);
@@ -63,6 +87,16 @@ __device__ __forceinline__ void epilogue_read(float (&x)[N], const EpilogueArray
       for (int e = 0; e < WIDTH; ++e) x[first + e] = to_float(v[e]);
     }
   }
+}
+
+// Of the array that is staged where a kernel does that; elsewhere it is read like any other.
+template <int N, class T>
+__device__ __forceinline__ void epilogue_read_staged(float (&x)[N], const EpilogueArray<T>& array, const Place& at) {
+  epilogue_read<Along::kFull>(x, array, at);
+}
+template <class T>
+__device__ __forceinline__ void epilogue_read_staged(float (&x)[2], const EpilogueArray<T>&, const StagedPlace& at) {
+  unpack<T>(at.pair, x[0], x[1]);
 }
 
 // The same elements of an output of the epilogue's own, rounded to its type.

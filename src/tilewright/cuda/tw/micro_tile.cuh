@@ -34,7 +34,7 @@ __device__ __forceinline__ void store_groups(T* c, i64 ldc, int row, int col, in
 #pragma unroll
   for (int i = 0; i < TM; i += AT_ONCE) {
     const int r = row + i / 4 * ROW_STRIDE + i % 4;
-    if (r >= m) continue;
+    if (!Finish::ALL_LANES && r >= m) continue;
     float x[AT_ONCE][TN / V][V];
 #pragma unroll
     for (int k = 0; k < AT_ONCE; ++k)
@@ -46,7 +46,7 @@ __device__ __forceinline__ void store_groups(T* c, i64 ldc, int row, int col, in
       }
 #pragma unroll
     for (int k = 0; k < AT_ONCE; ++k) {
-      if (k > 0 && r + k >= m) continue;
+      if ((Finish::ALL_LANES || k > 0) && r + k >= m) continue;
 #pragma unroll
       for (int g = 0; g < TN / V; ++g) {
         Vec<T, V> v;

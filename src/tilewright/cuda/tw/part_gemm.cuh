@@ -112,6 +112,8 @@ __device__ __forceinline__ void part_gemm(PartShared& s, const TensorMap& a_map,
       const Tile tile = order(unit.tile, share.rank_m, share.rank_n);
       const int col = tile.col + share.group * WIDTH;
       const Output<> out{c_map, c, ldc, m, n};
+      stage_first<WIDTH>(out, s.slabs[consumer], slab, tile.row + row0, col, barrier, finish);
+      stage_rest<WIDTH>(out, s.slabs[consumer], slab, tile.row + row0, col, barrier, finish);
       store_tile<BLOCKS, WIDTH>(out, s.slabs[consumer], slab, tile.row + row0, col, acc, barrier, finish);
     }
     if (threadIdx.x % 128 == 0) tma_store_wait_read<0>();  // shared memory lives until it has been read

@@ -1,30 +1,18 @@
 // A warpgroup's accumulators to C through shared memory: stmatrix, then TMA stores that drain under the next tile.
 #pragma once
 #include <tw/batch.cuh>
+#include <tw/cp_async.cuh>
 #include <tw/fence.cuh>
 #include <tw/fragment.cuh>
 #include <tw/matrix.cuh>
+#include <tw/slab.cuh>
+#include <tw/staged.cuh>
 #include <tw/sync.cuh>
 #include <tw/tile_order.cuh>
 #include <tw/tma.cuh>
 #include <tw/types.cuh>
 #include <tw/warpgroup.cuh>
 namespace tw {
-// 64 rows of EPILOGUE_COLUMNS columns of C, elements of 16 bits, a line of 128, 64 or 32 bytes each, swizzled as wide.
-struct Slab {
-  u16 elements[64 * plan::EPILOGUE_COLUMNS];
-  // Index of the 16-byte chunk of a row: its number XORed with the row within 1,024, 512 or 256 bytes.
-  static __device__ __forceinline__ int chunk_at(int row, int chunk) {
-    constexpr int CHUNKS = plan::EPILOGUE_COLUMNS / 8;
-    return (row * CHUNKS + (chunk ^ row / (8 / CHUNKS) % CHUNKS)) * 8;
-  }
-};
-
-// One warpgroup's slabs, used in turn.
-struct SlabRing {
-  Slab slabs[plan::EPILOGUE_SLABS];
-};
-
 // C as it is stored: `map` ends with the last whole 16-byte chunk of a row, for TMA writes whole chunks and would write
 // on into the columns that follow; those of the last chunk go to `c` one by one.
 template <class At = OneMatrix> struct Output {
@@ -70,26 +58,45 @@ __device__ __forceinline__ void store_rest(const Output<At>& out, int row, int c
 template <int BLOCKS, int WIDTH, class At, int ALL, int COUNT, class Finish>
 __device__ __forceinline__ void store_slabs(const Output<At>& out, SlabRing& ring, int& next, int row, int col,
                                             const float (&acc)[ALL][COUNT], int barrier, const Finish& finish) {
-  constexpr int COLUMNS = plan::EPILOGUE_COLUMNS, ACROSS = WIDTH / COLUMNS;
+  constexpr int COLUMNS = plan::EPILOGUE_COLUMNS, ACROSS = WIDTH / COLUMNS, AHEAD = Staging<WIDTH, Finish>::AHEAD, FIRST = Staging<WIDTH, Finish>::FIRST;
   static_assert(ACROSS * COLUMNS == WIDTH && WIDTH <= COUNT * 2, "whole slabs");
   constexpr CacheHint HINT = plan::STORE_EVICT_FIRST ? CacheHint::kEvictFirst : CacheHint::kNone;
   const int thread = int(threadIdx.x) % 128, lane = thread % 32;
   // stmatrix.x4 takes rows 0-15 of columns 0-7 from lanes 0-15, of columns 8-15 from the others.
   const int line = thread / 32 * 16 + lane % 16, upper = lane / 16;
   store_rest<BLOCKS, WIDTH>(out, row, col, acc, finish);
+  if (!Finish::NONE && out.n < 8) return cp_async_wait<0>();  // of no whole chunk there is nothing that an epilogue may read
   const int first = out.n < 8 ? col + 8 : col;  // with no whole chunk, past the one column that the map has
 #pragma unroll
   for (int s = 0; s < BLOCKS * ACROSS; ++s) {
+    Slab& slab = ring.slabs[next];
     float v[COLUMNS / 4][2];
-#pragma unroll
-    for (int p = 0; p < COLUMNS / 4; ++p) {  // before the barrier, so that what an epilogue reads is on its way at once
+    const auto finished = [&](int p, const auto& with) {
       finish_pair(v[p], acc[s / ACROSS], s % ACROSS * (COLUMNS / 2) + 2 * p,
                   row + s / ACROSS * 64 + thread / 32 * 16 + lane / 4 + p % 2 * 8,
-                  col + s % ACROSS * COLUMNS + p / 2 * 8 + lane % 4 * 2, out.m, out.whole(), true, finish);
+                  col + s % ACROSS * COLUMNS + p / 2 * 8 + lane % 4 * 2, out.m, out.whole(), true, with);
+    };
+    if constexpr (AHEAD > 0) {
+      if (thread == 0) tma_store_wait_read<plan::EPILOGUE_SLABS - AHEAD - 1>();  // the store that last used the slab to fill
+      cp_async_wait<AHEAD - 1>();
+      barrier_sync(barrier, 128);
+      if (s + AHEAD >= FIRST && s + AHEAD < BLOCKS * ACROSS)
+        stage_slab<WIDTH>(ring, next + AHEAD, s + AHEAD, row, col, out.m, out.whole(), finish);
+      cp_async_commit();
+#pragma unroll
+      for (int j = 0; j < COLUMNS / 16; ++j) {
+        u32 under[4];
+        ldmatrix_x4(under, slab.elements + Slab::chunk_at(line, 2 * j + upper));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) finished(4 * j + i, StagedEpilogue{finish, under[i]});
+      }
+      __syncwarp();  // C takes its place
+    } else {
+#pragma unroll
+      for (int p = 0; p < COLUMNS / 4; ++p) finished(p, finish);  // before the barrier, so that what it reads is on its way at once
+      if (thread == 0) tma_store_wait_read<plan::EPILOGUE_SLABS - 1>();  // the store that last used this slab
+      barrier_sync(barrier, 128);
     }
-    Slab& slab = ring.slabs[next];
-    if (thread == 0) tma_store_wait_read<plan::EPILOGUE_SLABS - 1>();  // the store that last used this slab
-    barrier_sync(barrier, 128);
 #pragma unroll
     for (int j = 0; j < COLUMNS / 16; ++j)
       stmatrix_x4(slab.elements + Slab::chunk_at(line, 2 * j + upper), pack<plan::Out>(v[4 * j][0], v[4 * j][1]),

@@ -1,6 +1,7 @@
 // Accumulators whose rows are columns of C on their way to C: elements of 16 bits are transposed by stmatrix, in shared
 // memory of each warp's own; eight of 32 bits side by side, which eight lanes hold, are a sector as they are.
 #pragma once
+#include <tw/math.cuh>
 #include <tw/matrix.cuh>
 #include <tw/memory.cuh>
 #include <tw/row.cuh>
@@ -25,7 +26,9 @@ __device__ __forceinline__ void store_tokens(TokenPatch& patch, C* c, i64 ldc, i
   const auto token_of = [&](int i) { return row + i / 4 * 8 + lane % 4 * 2 + i % 2; };
   const auto column_of = [&](int i) { return column + lane / 4 + i % 4 / 2 * 8; };
   const auto finished = [&](int i) {
-    float x[1] = {d[i]};
+    // Times 1, of which ptxas makes an instruction: an accumulator that an epilogue stores as it is would be rounded too late
+    // for it to see that no wgmma is in flight (C7514: it then runs them one after another).
+    float x[1] = {Finish::NONE ? d[i] : mul(d[i], 1.0f)};
     finish(x, token_of(i), column_of(i), m, n);
     return x[0];
   };

@@ -24,10 +24,21 @@ __device__ __forceinline__ float exp(float x) { return expf(x); }
 __device__ __forceinline__ float log(float x) { return logf(x); }
 __device__ __forceinline__ float tanh(float x) { return tanhf(x); }
 __device__ __forceinline__ float erf(float x) { return erff(x); }
-// 1 / x for x from 2^-100 to 2^100, or NaN: rcp.approx (PTX ISA, "rcp") and a step of Newton's, without the branches of div.
-__device__ __forceinline__ float reciprocal(float x) {
+// 2^x to 2^-22, and 1 / x to 2^-23 of itself: ex2.approx.ftz.f32 and rcp.approx.ftz.f32 (PTX ISA, "ex2", "rcp"), for which what
+// lies below 2^-126 is 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float reciprocal_approx(float x) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+// 1 / x for x from 2^-100 to 2^100, or NaN: the approximation and a step of Newton's, without the branches of div.
+__device__ __forceinline__ float reciprocal(float x) {
+  const float r = reciprocal_approx(x);
   return __fmaf_rn(r, __fmaf_rn(-x, r, 1.0f), r);
 }
 

@@ -46,4 +46,13 @@ template <> __device__ __forceinline__ u32 pack<fp16>(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
+
+// The way back: `low` is a shift, `high` a mask of bf16; cvt.f32.f16 of fp16.
+template <class T> __device__ __forceinline__ void unpack(u32 two, float& low, float& high);
+template <> __device__ __forceinline__ void unpack<bf16>(u32 two, float& low, float& high) {
+  low = __uint_as_float(two << 16), high = __uint_as_float(two & 0xffff0000u);
+}
+template <> __device__ __forceinline__ void unpack<fp16>(u32 two, float& low, float& high) {
+  low = to_float(fp16{u16(two)}), high = to_float(fp16{u16(two >> 16)});
+}
 }  // namespace tw

@@ -21,6 +21,11 @@ __device__ __forceinline__ float exp(float x) { return float(__builtin_exp(doubl
 __device__ __forceinline__ float log(float x) { return float(__builtin_log(double(x))); }
 __device__ __forceinline__ float tanh(float x) { return float(__builtin_tanh(double(x))); }
 __device__ __forceinline__ float erf(float x) { return float(__builtin_erf(double(x))); }
+namespace host {
+__forceinline__ float flushed(float x) { return __builtin_fabsf(x) < 0x1p-126f ? 0 * x : x; }
+}  // namespace host
+__device__ __forceinline__ float exp2_approx(float x) { return host::flushed(float(__builtin_exp2(double(host::flushed(x))))); }
+__device__ __forceinline__ float reciprocal_approx(float x) { return host::flushed(1.0f / host::flushed(x)); }
 __device__ __forceinline__ float reciprocal(float x) { return 1.0f / x; }
 __device__ __forceinline__ float normal_cdf(float x) { return float(0.5 * __builtin_erfc(double(x) * -0.70710678118654752)); }
 

@@ -44,6 +44,15 @@ template <> __device__ __forceinline__ u32 pack<fp16>(float low, float high) {
   return from_float<fp16>(low).bits | u32(from_float<fp16>(high).bits) << 16;
 }
 
+// The way back.
+template <class T> __device__ __forceinline__ void unpack(u32 two, float& low, float& high);
+template <> __device__ __forceinline__ void unpack<bf16>(u32 two, float& low, float& high) {
+  low = to_float(bf16{u16(two)}), high = to_float(bf16{u16(two >> 16)});
+}
+template <> __device__ __forceinline__ void unpack<fp16>(u32 two, float& low, float& high) {
+  low = to_float(fp16{u16(two)}), high = to_float(fp16{u16(two >> 16)});
+}
+
 namespace host {
 constexpr int element_type(bf16) { return kBf16; }
 constexpr int element_type(fp16) { return kFp16; }
