@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright
+from tilewright.dtypes import BF16
 from tilewright.errors import UsageError
 from tilewright.plan_decode import GemvPlan, MmaPlan
 from tilewright.plan_parts import PartsPlan
@@ -196,6 +197,40 @@ def test_more_parts_cost_sums_and_fewer_leave_sms_idle() -> None:
     whole = priced(plan.with_(splits=1), shape, H200)
     assert us(whole) > times[2]
     assert whole.terms_us["epilogue"] < priced(plan.with_(splits=2), shape, H200).terms_us["epilogue"]
+
+
+def test_each_block_of_a_cluster_leaves_its_own_sums() -> None:
+    """Four parts of 16 tiles by clusters of two: as many bytes, written by as many blocks, as by lone ones."""
+    plan = SplitKPlan(BF16, 128, 128, 64, b_layout="column", splits=4, consumers=2)
+    problem = Problem(512, 512, 65536, "bf16", b_layout="column")
+    two = plan.with_(cluster_m=2)
+    lone, pairs = (priced(each, problem, H200, "burst").terms_us["epilogue"] for each in (plan, two))
+    assert pairs == pytest.approx(lone)
+
+
+def test_a_dependent_launch_of_few_blocks_a_line_loses_what_it_gains() -> None:
+    """Of 43.7 us it makes 52.2 (docs/notebook/2026-11-30-ranking.md); where L2 has little to give it gains."""
+    plan = SplitKPlan(BF16, 128, 64, 64, b_layout="column", splits=16, fan_in=4, stages=8, consumers=2)
+    deep = Problem(256, 256, 131072, "bf16", b_layout="column")
+    thin = Problem(64, 2112, 7168, "bf16", b_layout="column")
+    small = SplitKPlan(BF16, 64, 64, 64, b_layout="column", splits=4, stages=13, consumers=1, consumer_registers=248)
+    for each, problem, faster in ((plan, deep, False), (small, thin, True)):
+        times = [priced(each.with_(dependent_launch=on), problem, H200).predicted_us for on in (False, True)]
+        assert times[0] is not None
+        assert times[1] is not None
+        assert (times[1].sustained < times[0].sustained) == faster
+    both = tilewright.plan(problem=deep, gpu="h200", pdl=True)
+    assert both.pick.plan is not None
+    assert not both.pick.plan.dependent
+
+
+def test_one_block_an_sm_waits_between_two() -> None:
+    """The same warps and loads in flight an SM: four times the blocks ask while one's last loads come."""
+    problem = Problem(1, 9216, 3072, "bf16", b_layout="column")
+    wide = GemvPlan(BF16, aligned=True, bm=1, rw=4, un=2, wk=4, wr=4, blocks_per_sm=1)
+    narrow = wide.with_(wr=1, blocks_per_sm=4)
+    slow, fast = (priced(each, problem, H200).terms_us["epilogue"] for each in (wide, narrow))
+    assert slow > fast + 1.0
 
 
 def test_a_planning_says_whether_launches_are_dependent() -> None:
