@@ -26,11 +26,11 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import sweep_file
 from sweep_plans import Selection, choose, name_of, planning_of, read_plan, values_of
-from sweep_shapes import Shape, select
+from sweep_shapes import Part, Shape, select
 from sweep_worker import task_of
 from worker_pool import Pool
 
@@ -211,9 +211,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("results/sweep_h200.jsonl"), help="(default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=280.0, help="begin no shape after that (default: %(default)s)")
-    parser.add_argument(
-        "--part", choices=("all", "development", "held-out", "fresh"), default="all", help="(default: %(default)s)"
-    )
+    parser.add_argument("--part", choices=("all", *get_args(Part)), default="all", help="(default: %(default)s)")
     parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="strata or shapes such as 1x4096x4096")
     parser.add_argument("--per-family", type=int, default=Selection.per_family, help="(default: %(default)s)")
     parser.add_argument(

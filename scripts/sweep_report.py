@@ -4,7 +4,7 @@
     python scripts/sweep_report.py                          # the third of the shapes to develop on
     python scripts/sweep_report.py --open 'why'             # opens the held-out two thirds, and notes that it did
     python scripts/sweep_report.py --held-out --check       # both, once opened; 1 when a must of the held-out is missed
-    python scripts/sweep_report.py --fresh --check          # the shapes added after that, which judge in their place
+    python scripts/sweep_report.py --fresh --check          # the last of the shapes added after that, which judge now
 
 Regret is t(pick) / t(best) - 1 on the medians of one interleaved measurement; inside the shape's noise band, the same
 configuration against itself (at most 2%), it is none. Times are predicted by the planner as it is now, for the
@@ -26,7 +26,7 @@ import sweep_file
 from planner_report import Point, spearman
 from sweep_plans import planning_of
 from sweep_rules import RULES
-from sweep_shapes import Part, Shape, part_of, shapes
+from sweep_shapes import FRESH, Part, Shape, part_of, shapes
 
 from tilewright import results
 from tilewright.errors import TilewrightError, UsageError
@@ -330,7 +330,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--calibration", type=Path, help="constants other than those shipped for the H200")
     parser.add_argument("--held-out", action="store_true", help="the held-out shapes too, once they were opened")
     parser.add_argument("--open", metavar="WHY", help="open them: a line is added to the notebook, to be committed")
-    parser.add_argument("--fresh", action="store_true", help="the fresh shapes alone")
+    parser.add_argument(
+        "--fresh", nargs="?", const=FRESH[-1], choices=FRESH, help="a list of fresh shapes alone (default: %(const)s)"
+    )
     parser.add_argument("--check", action="store_true", help="1 when a must of held-out or fresh shapes is missed")
     given = parser.parse_args(argv)
     try:
@@ -339,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.held_out and not openings(NOTEBOOK):
             raise UsageError("the held-out shapes were not opened yet: --open WHY does so, and notes it")
         parts: list[Part] = ["development", "held-out"] if given.held_out or given.open else ["development"]
-        parts = ["fresh"] if given.fresh else parts
+        parts = [given.fresh] if given.fresh else parts
         rows = rows_of(sweep_file.read(given.file), Calibration.load(given.calibration) if given.calibration else None)
         ok, text = report(rows, parts, NOTEBOOK)
     except TilewrightError as error:

@@ -3,7 +3,8 @@
 The planner may be developed on a third of the shapes; on the other two thirds it is judged. Shapes of one weight
 matrix, a *family* (N, K), fall on one side together, as what is learnt of one says much of the others. Which side, a
 hash of the pair decides: nobody chooses. Shapes of new families, the *fresh* ones, were added after the held-out ones
-had been opened, and before any of them was measured: they judge what was learnt from those.
+had been opened, and before any of them was measured: they judge what was learnt from those. Once they have, others are
+needed: ``fresh-2``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tilewright.errors import UsageError
 from tilewright.problem import Problem
 
 FILE = Path(__file__).resolve().parent.parent / "benchmarks" / "sweep_shapes.json"
-Part = Literal["development", "held-out", "fresh"]
+Part = Literal["development", "held-out", "fresh", "fresh-2"]
+FRESH: tuple[Part, ...] = ("fresh", "fresh-2")  # in the order in which they were added
 Family = tuple[int, int]
 SEED = 5  # of the order in which the held-out shapes are measured
 
@@ -69,7 +71,7 @@ def shapes() -> tuple[Shape, ...]:
     listed = json.loads(FILE.read_text("utf-8"))
     every = [
         Shape(m, n, k, stratum, part == "suite")
-        for part in ("suite", "more", "fresh")
+        for part in ("suite", "more", *FRESH)
         for stratum, some in listed[part].items()
         for m, n, k in some
     ]
@@ -101,9 +103,9 @@ def development_families(every: Iterable[Shape]) -> frozenset[Family]:
 
 
 @cache
-def _fresh() -> frozenset[tuple[int, int, int]]:
-    listed = json.loads(FILE.read_text("utf-8"))["fresh"]
-    return frozenset((m, n, k) for some in listed.values() for m, n, k in some)
+def _fresh() -> Mapping[tuple[int, int, int], Part]:
+    listed = json.loads(FILE.read_text("utf-8"))
+    return {(m, n, k): part for part in FRESH for some in listed[part].values() for m, n, k in some}
 
 
 @cache
@@ -114,7 +116,7 @@ def _development() -> frozenset[Family]:
 def part_of(shape: Shape) -> Part:
     """The side that a shape of the sweep falls on."""
     if shape.sizes in _fresh():
-        return "fresh"
+        return _fresh()[shape.sizes]
     return "development" if shape.family in _development() else "held-out"
 
 
@@ -130,5 +132,5 @@ def select(part: Part | Literal["all"] = "all", only: Iterable[str] = ()) -> lis
     held = [shape for shape in chosen if part_of(shape) == "held-out"]
     random.Random(SEED).shuffle(held)
     ordered = [shape for shape in chosen if part_of(shape) == "development"] + held
-    ordered += [shape for shape in chosen if part_of(shape) == "fresh"]
+    ordered += [shape for part in FRESH for shape in chosen if part_of(shape) == part]
     return [s for s in ordered if part in ("all", part_of(s)) and (not wanted or wanted & {str(s), s.stratum})]

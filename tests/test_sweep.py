@@ -17,7 +17,7 @@ import sweep_file
 import sweep_shapes
 import sweep_worker
 from sweep_plans import Selection, choose, name_of, planning_of, read_plan, values_of
-from sweep_shapes import Shape, development_families, part_of, rank, select
+from sweep_shapes import FRESH, Shape, development_families, part_of, rank, select
 
 from tilewright import branches, nvrtc, results
 from tilewright.errors import UsageError
@@ -45,7 +45,7 @@ def test_the_split_is_of_families_and_balanced() -> None:
     for shape in SHAPES.values():
         parts.setdefault(shape.family, set()).add(part_of(shape))
     assert all(len(sides) == 1 for sides in parts.values()), "what is learnt of a weight matrix stays on one side"
-    split = [shape for shape in SHAPES.values() if part_of(shape) != "fresh"]
+    split = [shape for shape in SHAPES.values() if part_of(shape) not in FRESH]
     whole = Counter(shape.stratum for shape in split)
     ours = Counter(s.stratum for s in split if part_of(s) == "development")
     assert sum(ours.values()) / len(split) == pytest.approx(1 / 3, abs=0.03)
@@ -64,7 +64,7 @@ def test_the_rule_on_a_hand_made_list() -> None:
 def test_order_and_choice() -> None:
     order = select()
     sides = [part_of(shape) for shape in order]
-    assert sides == sorted(sides, key=["development", "held-out", "fresh"].index)
+    assert sides == sorted(sides, key=["development", "held-out", *FRESH].index)
     assert order == select()
     assert select("held-out") == [shape for shape in order if part_of(shape) == "held-out"]
     assert [str(s) for s in select(only=["1x4096x4096"])] == ["1x4096x4096"]
