@@ -12,7 +12,7 @@ from matmul_cases import operand, wanted
 from test_matmul_docs import EXAMPLES
 
 import tilewright
-from tilewright import Problem, explain, matmul
+from tilewright import Matmul, Problem, explain, matmul
 from tilewright.library import hot, ready
 
 pytestmark = pytest.mark.cuda
@@ -82,6 +82,43 @@ def test_kernels_that_nobody_holds_stay_for_a_capture(torch: Any) -> None:
     torch.cuda.synchronize()
     assert torch.equal(found, wanted(a, b))
     assert torch.equal(again, found)
+
+
+def test_a_running_maximum_in_a_captured_graph(torch: Any) -> None:
+    a, b = operand(torch, "row", 64, 128, "bfloat16"), operand(torch, "row", 128, 96, "bfloat16")
+    y, amax = torch.empty(64, 96, device="cuda", dtype=torch.bfloat16), torch.full((96,), 3.0, device="cuda")
+
+    def scaled(x: Any, h: Any) -> Any:
+        return x / h, tilewright.col_absmax(tilewright.maximum(x, h))
+
+    def expected(h: Any) -> tuple[Any, Any]:
+        acc = a.float() @ b.float()
+        return (acc / h).to(torch.bfloat16), torch.maximum(acc, h).abs().amax(dim=0)
+
+    before = expected(amax)
+    matmul(a, b, out=(y, amax), epilogue=scaled, args={"h": amax})
+    torch.testing.assert_close((y, amax), before)
+    with Matmul(a, b, out=(y, amax), epilogue=scaled, args={"h": amax}) as prepared:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            prepared.execute()
+        for start in (2.0, 5.0):
+            amax.fill_(start)
+            before = expected(amax)
+            graph.replay()
+            torch.testing.assert_close((y, amax), before)
+
+
+def test_reductions_of_nothing_on_the_stream_that_was_given(torch: Any) -> None:
+    a, b = torch.empty(0, 8, device="cuda"), torch.empty(8, 6, device="cuda")
+    out, busy = (torch.empty(0, 6, device="cuda"), torch.full((6,), 7.0, device="cuda")), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(busy):
+        torch.cuda._sleep(500_000_000)
+    matmul(a, b, out=out, epilogue=lambda x: (x, tilewright.col_max(x)), stream=busy)
+    assert torch.equal(out[1], torch.full_like(out[1], 7.0)), "not before what the stream was given"
+    busy.synchronize()
+    assert torch.equal(out[1], torch.full_like(out[1], -torch.inf))
 
 
 def test_the_first_call_of_a_process_from_a_thread(torch: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from epilogue_cases import CASES, Case, value_of
 from matmul_cases import Array, integers, same
 
 import tilewright
-from tilewright import BF16, FP32, DType, UsageError, matmul
+from tilewright import BF16, FP32, DType, Matmul, UsageError, matmul
 from tilewright.backends.base import Backend
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.checked import check as checked
@@ -140,3 +141,74 @@ def test_what_cannot_be_reduced() -> None:
             matmul(one, b, epilogue=lambda acc: (acc, t.row_max(acc)), out=out, backend="emulator")
     with pytest.raises(UsageError, match="matrices, or batches of them, have rows and columns"):
         matmul(a, b[:, 0], epilogue=lambda acc: (acc, t.row_max(acc)), backend="emulator")
+
+
+def running(x: Any, h: Any, mark: Any) -> Any:
+    return x * h, mark(tilewright.maximum(x, h))
+
+
+@pytest.mark.parametrize(("name", "turned"), [*zip(OUTPUTS, (False, True, False, True), strict=True)])
+def test_a_running_maximum_is_read_before_it_is_written(name: str, turned: bool) -> None:
+    a, b = np.eye(4, 8, dtype=np.float32), np.zeros((8, 6), np.float32)
+    b[:4] = [[1, 2, 3, 4, 5, 20], [30, 1, 2, 3, 4, 5], [0, 0, 0, 0, 0, 7], [1, 2, 40, 3, 2, 1]]
+    a, b = (b.T.copy(), a.T.copy()) if turned else (a, b)
+    acc, axis, mark = a @ b, name.startswith("row"), getattr(tilewright, name)
+    amax = np.full(acc.shape[1 - axis], 8, np.float32)
+    h = amax[:, None] if axis else amax
+    out = (np.empty(acc.shape, np.float32), amax)
+    with Matmul(a, b, out=out, epilogue=partial(running, mark=mark), args={"h": h}, backend="emulator") as prepared:
+        assert [each.what for each in prepared.explain().copied] == ["h"]
+        for before in (np.full_like(h, 8), np.maximum(acc.max(axis=int(axis), keepdims=True).reshape(h.shape), 8)):
+            assert prepared.execute() is out
+            np.testing.assert_array_equal(out[0], acc * before)
+            np.testing.assert_array_equal(amax, np.maximum(acc.max(axis=int(axis)), 8))
+
+
+@pytest.mark.parametrize("given", ["bias", "c"])
+def test_a_maximum_in_place_of_bias_or_c(given: str) -> None:
+    a, b = np.eye(4, 8, dtype=np.float32), np.ones((8, 6), np.float32)
+    v, y = np.full(6, 5, np.float32), np.empty((4, 6), np.float32)
+    more: dict[str, Any] = {given: v, "beta": int(given == "c"), "backend": "emulator"}
+    matmul(a, b, out=(y, v), epilogue=lambda x: (x, tilewright.col_max(x)), **more)
+    np.testing.assert_array_equal(y, np.full((4, 6), 6))
+    np.testing.assert_array_equal(v, np.full(6, 6))
+
+
+def test_an_argument_of_many_launches_that_a_sum_replaces() -> None:
+    a, b = np.ones((2, 1, 2, 1, 2, 4), np.float32), np.ones((1, 2, 1, 2, 4, 3), np.float32)
+    v = np.arange(2 * 2 * 2 * 2 * 3, dtype=np.float32).reshape(2, 2, 2, 2, 3)  # of each matrix another's rows
+    before, y = v.copy(), np.empty((2, 2, 2, 2, 2, 3), np.float32)
+    with pytest.raises(UsageError, match=r"out\[0\] shares memory with h"):
+        matmul(
+            a,
+            b,
+            out=(y, v),
+            epilogue=lambda x, h: (x + h, tilewright.col_sum(x)),
+            args={"h": y[..., ::-1, :]},
+            backend="emulator",
+        )
+    matmul(a, b, out=(y, v), epilogue=lambda x, h: (x + h, tilewright.col_sum(x)), args={"h": v}, backend="emulator")
+    np.testing.assert_array_equal(y, 4 + np.broadcast_to(before, y.shape))
+    np.testing.assert_array_equal(v, np.full(v.shape, 8))
+
+
+class Held:
+    """What has nothing but DLPack."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self.array.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
+def test_reductions_of_nothing_into_dlpack() -> None:
+    a, b = Held(np.empty((0, 8), np.float32)), Held(np.ones((8, 6), np.float32))
+    sums, largest = np.full(6, 7, np.float32), np.full(6, 7, np.float32)
+    out = (Held(np.empty((0, 6), np.float32)), Held(sums), Held(largest))
+    matmul(a, b, out=out, epilogue=lambda x: (x, tilewright.col_sum(x), tilewright.col_max(x)), backend="emulator")
+    np.testing.assert_array_equal(sums, np.zeros(6))
+    np.testing.assert_array_equal(largest, np.full(6, -np.inf))

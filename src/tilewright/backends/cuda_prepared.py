@@ -206,6 +206,20 @@ class Fill:
             call(driver.cuMemsetD32Async, at, self._word, self._words, stream)
 
 
+def copy(backend: Any, to: int, at: int, nbytes: int, stream: int) -> None:
+    """Queue a copy of so many bytes on the stream of that handle; in host memory it is done.
+
+    Raises ``LaunchError``.
+    """
+    if backend.name != "cuda":
+        ctypes.memmove(to, at, nbytes)
+        return
+    from cuda.bindings import driver
+
+    with backend.current(), driver_errors("copying an argument of an epilogue"):
+        call(driver.cuMemcpyDtoDAsync, to, at, nbytes, stream)
+
+
 def moved(arg: Any, pointer: int) -> Any:
     """A matrix, or the tensor map of one, at another address."""
     from dataclasses import replace

@@ -7,15 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.backends.cuda_capture import outside_capture
+from tilewright.backends.cuda_prepared import Fill
 from tilewright.dtypes import DType
 from tilewright.epilogue.functions import INITIAL
 from tilewright.errors import UsageError
 from tilewright.library import staging
+from tilewright.library.aliases import read_and_reduced, read_apart
 from tilewright.library.answers import answer
 from tilewright.library.arrange import Arranged, Results, arranged, results_of
 from tilewright.library.arrays import HOST, Array, place, view
 from tilewright.library.choose import choose
-from tilewright.library.fused import After
+from tilewright.library.fused import After, bits
 from tilewright.library.ready import Place, Ready, forget, place_of, ready_for, require_place
 from tilewright.library.request import Request, require_apart, require_outs
 from tilewright.library.results import empty, stream_of, used_on, wait_for, written
@@ -44,9 +46,10 @@ def run(request: Request, out: Any, stream: Any) -> tuple[Any, Ready]:
     if not request.outs:
         made = [_made(request, *each, given) for each in zip(results.shapes, results.dtypes, strict=True)]
     outs = request.outs or tuple(view(each, "out") for each in made)
-    ready = ready_for(at, request.a, request.b, outs, request, results.digest)
-    ready(request.a.pointer, request.b.pointer, outs[0].pointer, on, members(ready, request.after, outs))
-    _fill_of_nothing(request, results, [each.owner for each in outs])
+    with read_apart(at, request, results.marks, on) as seen:
+        ready = ready_for(at, seen.a, seen.b, outs, seen, results.digest)
+        ready(seen.a.pointer, seen.b.pointer, outs[0].pointer, on, members(ready, seen.after, outs))
+    _fill_of_nothing(at, request, results, outs, on)
     if not made:
         written(request.outs)
         return out, ready
@@ -64,12 +67,13 @@ def _made(request: Request, shape: tuple[int, ...], dtype: DType, stream: int | 
     return made if line == n else made[..., :n]
 
 
-def _fill_of_nothing(request: Request, results: Results, outs: Sequence[Any]) -> None:
-    """The reductions of a result without elements, for which nothing is launched."""
-    if 0 in request.shape and any(results.marks):
+def _fill_of_nothing(at: Place, request: Request, results: Results, outs: Sequence[Array], stream: int) -> None:
+    """The reductions of a result without elements, for which no kernel is launched: fp32, one after the other."""
+    if 0 in request.shape:
         for each, mark in zip(outs, results.marks, strict=True):
-            if mark:
-                each[...] = INITIAL[mark]
+            if mark and each.size:
+                low, high = each.extent
+                Fill(at.backend, 0, (high - low) // each.dtype.itemsize, bits(INITIAL[mark]))((low,), stream)
 
 
 def _line(request: Request, shape: tuple[int, ...], dtype: DType) -> int:
@@ -143,7 +147,10 @@ def explained(request: Request) -> Explanation:
     choice = None if laid.empty else answer(laid.question, request.options.plan, anew=True)
     where = "the emulator" if emulated else place(max(request.a.device, 0))
     outs = list(zip(results.shapes, results.dtypes, strict=True))
-    return explanation(request, laid.question.product, choice, where, laid.after, outs, launches)
+    # NumPy's arrays are copied to a GPU one by one, so that none lies where another does.
+    apart = emulated or request.a.device != HOST
+    shared = read_and_reduced(request, results.marks) if apart else {}
+    return explanation(request, laid.question.product, choice, where, laid.after, outs, launches, shared)
 
 
 def tuned(request: Request, top: int, limit_s: float) -> None:
@@ -173,9 +180,10 @@ def _run_staged(request: Request, at: Place, out: Any, results: Results) -> tupl
         there, outs = _copied(request, at), _rooms(request, at, results)
         ready = ready_for(at, there.a, there.b, outs, there, results.digest)
         more = members(ready, there.after, outs)
-        ready(there.a.pointer, there.b.pointer, outs[0].pointer, int(backend.stream.handle), more)
+        on = int(backend.stream.handle)
+        ready(there.a.pointer, there.b.pointer, outs[0].pointer, on, more)
+        _fill_of_nothing(at, request, results, outs, on)
         back = [staging.brought_back(backend, each) for each in outs]
-    _fill_of_nothing(request, results, back)
     for given, result in zip(request.outs, back, strict=False):
         given.owner[...] = result
     if request.outs:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tilewright.dtypes import DType
-from tilewright.library.arrays import place
+from tilewright.library.arrays import Array, place
 from tilewright.library.choose import Choice, needs
 from tilewright.library.fused import Fused
 from tilewright.library.limits import excess
@@ -111,10 +111,12 @@ def explanation(
     after: Fused | None,
     outs: Sequence[tuple[Sequence[int], DType]],
     launches: int = 1,
+    shared: Mapping[str, Array] | None = None,
 ) -> Explanation:
     """That of a request whose kernel is chosen; ``where`` says what it runs on, ``after`` what it does beside.
 
     ``outs`` are the shapes and types of the results. ``product`` and ``choice`` are of one of ``launches`` alike.
+    ``shared`` are the arrays that ``aliases`` has read from copies.
     """
     a, b = request.a, request.b
     pair = " and b[1] alike" if request.after is not None and request.after.second is not None else ""
@@ -146,7 +148,7 @@ def explanation(
         found,
         (*_path(product, choice, after), *_launches(launches)),
         choice.us * launches,
-        (*_staged(request, where, outs), *packs),
+        (*_staged(request, where, outs), *_read_apart(shared or {}), *packs),
         None if choice.runner_up is None else (choice.runner_up[0], choice.runner_up[1] * launches),
         rooms_of(choice, product, after).nbytes,
         launches,
@@ -193,6 +195,13 @@ def _staged(request: Request, where: str, outs: Sequence[tuple[Sequence[int], DT
     for name, (shape, dtype) in zip(names_of_outs(len(outs)), outs, strict=True):
         found.append(Copied(name, back, math.prod(shape) * dtype.itemsize))
     return tuple(found)
+
+
+def _read_apart(shared: Mapping[str, Array]) -> tuple[Copied, ...]:
+    why = "a result lies where it does, and is written while it is read: read from a copy"
+    return tuple(
+        Copied(name.removeprefix("arg_"), why, 2 * array.size * array.dtype.itemsize) for name, array in shared.items()
+    )
 
 
 def _several(head: str, lines: Any) -> list[str]:

@@ -25,11 +25,11 @@ MOST_READY = 4096
 
 
 class Place:
-    """A backend that calls run on, with the workspaces of its streams."""
+    """A backend that calls run on, with the workspaces of its streams, and room for ``aliases`` on each."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.workspaces = Workspaces(backend)
+        self.workspaces, self.copies = Workspaces(backend), Workspaces(backend)
 
 
 _places: dict[int, Place] = {}

@@ -104,7 +104,8 @@ def _require_pair(first: Array, second: Array) -> None:
 def require_apart(outs: Sequence[Array], request: Request) -> None:
     """Raise ``UsageError`` where a result would be written over what is still read, or over another result.
 
-    An array of the epilogue is read where the results are written, and just before: it may be one of them.
+    An array of the epilogue is read where the results are written, and just before: it may be one of them. Where a
+    reduction lies in one, it is read from a copy (``aliases``).
     """
     for number, out in enumerate(outs):
         name = names_of_outs(len(outs))[number]
@@ -113,7 +114,8 @@ def require_apart(outs: Sequence[Array], request: Request) -> None:
             others += [(said, array, array is not request.after.second) for said, array in request.after.named]
         others += [(f"out[{other}]", outs[other], False) for other in range(number)]
         for other, array, may_be_same in others:
-            if overlap(out, array) and not (may_be_same and lies_as(out, array)):
+            reduced = len(out.shape) < len(request.shape)
+            if overlap(out, array) and not (may_be_same and (reduced or lies_as(out, array))):
                 extra = ", or be exactly it" if may_be_same else ""
                 raise UsageError(
                     f"{name} shares memory with {other}, which is used while {name} is written: it needs its own{extra}"
