@@ -25,11 +25,21 @@ class Tensor:
     """As much of a tensor as is asked for on the short way."""
 
     def __init__(self, held: Held, index: int = 0) -> None:
-        self.held, self.shape, self.dtype = held, held.shape, held.dtype
+        self.held, self.dtype = held, held.dtype
         self.device = SimpleNamespace(index=index)
         self.requires_grad = False
         self.negative = False
         self.changes = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.held.shape)
+
+    def numel(self) -> int:
+        return self.held.size
+
+    def is_contiguous(self) -> bool:
+        return bool(self.held.flags.c_contiguous)
 
     def stride(self) -> tuple[int, ...]:
         return tuple(step // self.held.itemsize for step in self.held.strides)
@@ -246,6 +256,59 @@ def test_a_prepared_matmul_on_the_short_way(long_way: list[str]) -> None:
         same(out, product(a, b))
         with pytest.raises(UsageError, match="this Matmul was made for"):
             prepared.execute(integers(5, 25, 40))
+
+
+def test_a_prepared_matmul_sees_tensors_that_were_changed_where_they_lie(long_way: list[str]) -> None:
+    a, b, out = integers(1, 16, 16), integers(2, 16, 16), Tensor(np.zeros((16, 16), BF16.numpy))
+    b.held = b.held.T
+    with Matmul(a, b, out=out, stream=0) as prepared:
+        for each in (a, b, out) * 2:
+            for _ in range(3):
+                prepared.execute()
+            same(out, product(a, b))
+            whole = each.held
+            for changed in (whole.T, whole[:15]):  # as ``t_`` and ``resize_`` do
+                each.held = changed
+                with pytest.raises(UsageError, match="this Matmul was made for"):
+                    prepared.execute()
+            each.held = whole
+    assert len(long_way) == 1
+
+
+@pytest.mark.parametrize("way", ["short", "long"])
+def test_a_prepared_matmul_with_an_epilogue_reads_what_its_tensors_hold_now(long_way: list[str], way: str) -> None:
+    a, b, bias = integers(1, 24, 40), integers(2, 40, 16), integers(3, 16)
+    shift = [1.0] if way == "long" else 1.0  # a list may have changed unseen
+
+    def shifted(acc: Any, r: Any) -> Any:
+        return acc + (shift[0] if isinstance(shift, list) else shift) * r
+
+    r, out = integers(4, 24, 16), Tensor(np.zeros((24, 16), BF16.numpy))
+    for given in (None, out):
+        long_way.clear()
+        with Matmul(a, b, out=given, bias=bias, epilogue=shifted, args={"r": r}) as prepared:
+            for each in (a, b, bias, r, *(() if given is None else (given,)), a):
+                each.held = integers(9, *each.shape).held  # as ``tensor.data = ...`` does
+                found = prepared.execute()
+                same(found, product(a, b) + bias.held.astype(np.float32) + r.held.astype(np.float32))
+                assert given is None or found is out
+            bias.held = integers(9, 17).held
+            with pytest.raises(UsageError, match=r"an array that was changed asks for another kernel|does not fit"):
+                prepared.execute()
+            bias.held = integers(9, 16).held
+        assert len(long_way) == (1 if way == "short" else 5 + (given is not None))
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_a_prepared_pair_reads_what_its_tensors_hold_now(long_way: list[str], pair: bool) -> None:
+    a, gate, up = integers(1, 24, 40), integers(2, 40, 16), integers(3, 40, 16)
+    bs, fn = ((gate, up), lambda x, y: x - y) if pair else (gate, lambda x: x * 2)
+    with Matmul(a, bs, epilogue=fn) as prepared:
+        for each in (a, gate, up, a):
+            each.held = integers(9, *each.shape).held
+            second = product(a, up) if pair else -product(a, gate)
+            same(prepared.execute(), product(a, gate) - second)
+    assert len(long_way) == 1
 
 
 def test_threads_share_no_workspace_on_their_default_streams(emulator: Backend) -> None:

@@ -79,13 +79,7 @@ def matmul(
     if c is bias is epilogue is args is None and type(alpha) is type(beta) is int and alpha == 1 and beta == 0:
         found = hot.found_by(a, b, out, more)
     else:
-        said = hot.found_after(c, alpha, beta, bias, epilogue, args)
-        found, first = None, b
-        if said is not None and type(b) is tuple:
-            first, said = hot.of_pair(b, said)
-        if said is not None:
-            values = said[1]
-            found = hot.found_by(a, first, out, (more, said[0]))
+        found, values = hot.found_fused(a, b, out, more, c, alpha, beta, bias, epilogue, args)
     if found is not None:
         known = hot.look_up(found[0])
         if known is not None:
@@ -189,7 +183,7 @@ class Matmul:
     def plan(self) -> Plan | None:
         """Choose and compile, if that was not done. Returns the plan; None where the result has no elements."""
         if self._ready is None:
-            self._ready = made_ready(self._open())
+            self._ready = made_ready(self._with(None, None, None, {}))
         return None if self._ready.choice is None else self._ready.choice.plan
 
     def tune(self, *, top: int = 4, limit_s: float = 30.0) -> Plan | None:
@@ -199,7 +193,7 @@ class Matmul:
         alone, so that a call with a batch or an epilogue is refused. Raises ``UsageError`` for these and where a
         candidate computed a wrong element, ``UnavailableError`` without a GPU.
         """
-        tuned(self._open(), top, limit_s)
+        tuned(self._with(None, None, None, {}), top, limit_s)
         self._ready = self._known = self._again = None
         return self.plan()
 
@@ -215,21 +209,28 @@ class Matmul:
         if again is not None and a is None and b is None and out is None and not changed:
             on = self._stream if stream is None else stream
             if type(on) is int:
-                where_a, at_a, where_b, at_b, where_out, at_out, start, pointers, written, outs = again
-                if where_a() == at_a and where_b() == at_b and where_out() == at_out:  # not so after tensor.data = ...
+                (
+                    where_a, at_a, where_b, at_b, where_out, at_out, how_a, lay_a, how_b, lay_b, how_out, lay_out,
+                    size_a, count_a, size_b, count_b, size_out, count_out, start, pointers, written, outs,
+                ) = again  # fmt: skip
+                if (
+                    where_a() == at_a and where_b() == at_b and where_out() == at_out
+                    and how_a() == lay_a and how_b() == lay_b and how_out() == lay_out
+                    and size_a() == count_a and size_b() == count_b and size_out() == count_out
+                ):  # fmt: skip
                     start(pointers, on)
                     written(outs)
                     return outs[0]
         if self._known is not None and not changed:
             same = a is None and b is None and out is None
-            a, b = self._a if a is None else a, self._b if b is None else b
-            out = self._out if out is None else out
-            found = hot.found_by(a, b, out, self._more)
+            x, y = self._a if a is None else a, self._b if b is None else b
+            into = self._out if out is None else out
+            found, values = self._found(x, y, into)
             if found is not None and found[0] in self._keys:
-                result = self._known.run(a, out, found, self._stream if stream is None else stream, None)
+                result = self._known.run(x, into, found, self._stream if stream is None else stream, values)
                 if result is not hot.MISSED:
-                    if same and out is not None and self._known.start is not None:
-                        self._again = hot.again(self._known, a, b, out, found)
+                    if same and into is not None and self._known.start is not None and values is None:
+                        self._again = hot.again(self._known, x, y, into, found)
                     return result
         new, given = self._with(a, b, out, changed), self._out if out is None else out
         held = {**self._given, **changed}
@@ -246,7 +247,7 @@ class Matmul:
 
     def explain(self) -> Explanation:
         """What was chosen, or would be."""
-        return explained(self._open())
+        return explained(self._with(None, None, None, {}))
 
     def close(self) -> None:
         """Let go of the arrays. What was queued runs; ``execute`` raises ``UsageError`` from then on."""
@@ -266,32 +267,31 @@ class Matmul:
         return self._request
 
     def _with(self, a: Any, b: Any, out: Any, changed: dict[str, Any]) -> Request:
-        """The request with other arrays. Raises ``UsageError`` for those that are not alike."""
+        """The request with other arrays, its own as they lie now. Raises ``UsageError`` for what is not alike."""
         first = self._open()
-        outs, after = first.outs, first.after
+        a, out = self._a if a is None else a, self._out if out is None else out
+        outs: tuple[Array, ...] = ()
         if out is not None:
             given = tuple(out) if isinstance(out, tuple | list) else (out,)
             likes = first.outs or tight(first, results_of(first))
             if len(given) != len(likes):
                 raise UsageError(f"out has {len(given)} arrays; this Matmul has {len(likes)} results")
             outs = tuple(_alike(view(x, "out"), y, "out") for x, y in zip(given, likes, strict=True))
-        pair = pair_of(b)
-        if pair is not None or (b is not None and after is not None and after.second is not None):
-            changed = {"b": b, **changed}
-            b = b if pair is None else pair[0]
-        if changed:
-            for name in changed:
-                if name not in self._given or name == "epilogue":
-                    raise UsageError(f"{name} cannot be changed; c, alpha, beta, bias and args can")
-            after = after_of(**{**self._given, **changed})
-            if (None if after is None else after.key) != (None if first.after is None else first.after.key):
-                raise UsageError(
-                    f"{', '.join(changed)} asks for another kernel: shapes, strides and types must stay, and numbers "
-                    "that are 0 or 1"
-                )
+        for name in changed:
+            if name not in self._given or name == "epilogue":
+                raise UsageError(f"{name} cannot be changed; c, alpha, beta, bias and args can")
+        if b is not None:
+            changed = {**changed, "b": b}
+        held = {**self._given, **changed}
+        after, pair = after_of(**held), pair_of(held["b"])
+        if (None if after is None else after.key) != (None if first.after is None else first.after.key):
+            raise UsageError(
+                f"{', '.join(changed) or 'an array that was changed'} asks for another kernel: shapes, strides and "
+                "types must stay, and numbers that are 0 or 1"
+            )
         return Request(
-            first.a if a is None else _alike(view(a, "a"), first.a, "a"),
-            first.b if b is None else _alike(view(b, "b"), first.b, "b"),
+            _alike(view(a, "a"), first.a, "a"),
+            _alike(view(held["b"] if pair is None else pair[0], "b"), first.b, "b"),
             outs,
             first.shape,
             first.out_dtypes,
@@ -299,14 +299,23 @@ class Matmul:
             after,
         )
 
+    def _found(self, a: Any, b: Any, out: Any) -> tuple[hot.Found | None, hot.Values | None]:
+        """What ``hot`` finds it by, and the values of what follows the product."""
+        if self._plain:
+            return hot.found_by(a, b, out, self._more), None
+        given = {name: value for name, value in self._given.items() if name != "b"}
+        return hot.found_fused(a, b, out, self._more, **given)
+
     def _remember(self, result: Any) -> None:
         """From the next call on tensors go the short way: with and without an ``out`` of this geometry."""
         request = self._request
-        found = hot.found_by(self._a, self._b, self._out, self._more)
-        if found is None or request is None or self._ready is None or self._known is not None or not self._plain:
+        if request is None or self._ready is None or self._known is not None:
+            return
+        found, _ = self._found(self._a, self._b, self._out)
+        if found is None:
             return
         self._known = hot.remember(found, request, result, self._ready)
-        other = hot.found_by(self._a, self._b, result, self._more)
+        other, _ = self._found(self._a, self._b, result)
         self._keys = (found[0],) if other is None else (found[0], other[0])
 
 

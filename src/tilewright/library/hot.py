@@ -116,14 +116,20 @@ class Known:
 def again(known: Known, a: Any, b: Any, out: Any, found: Found) -> tuple[Any, ...]:
     """A plain call with ``out``, to be repeated on the same tensors, which lay well apart when it was first made.
 
-    For each of a, b and out what tells where it lies, and where that was; what starts the launch, and its pointers;
-    what tells autograd, and the tensors it is told of. A tuple for ``Matmul.execute`` to take apart: an object with a
-    method would cost a few per cent of the call.
+    For each of a, b and out what tells where and how it lies, and how it did: its address, whether it is contiguous,
+    or its strides where it is not, and the number of its elements. Where these are as they were it is the same elements
+    in the same order, whatever ``resize_``, ``t_`` or an assignment to ``data`` came between; each look costs a per
+    cent of the call. What starts the launch, and its pointers; what tells autograd, and the tensors it is told of. A
+    tuple for ``Matmul.execute`` to take apart: an object with a method would cost a few per cent.
     """
     _, at_a, at_b, at_out = found
     pointers = (at_b, at_a, at_out, 0) if known.swapped else (at_a, at_b, at_out, 0)
-    where = (a.data_ptr, at_a, b.data_ptr, at_b, out.data_ptr, at_out)
-    return (*where, known.start, pointers, _Torch.written, (out,))
+    each = (a, b, out)
+    where = [value for x in each for value in (x.data_ptr, x.data_ptr())]
+    # Making a tuple of strides takes twice as long as saying that there is nothing between the elements.
+    how = [value for x in each for value in ((x.is_contiguous, True) if x.is_contiguous() else (x.stride, x.stride()))]
+    sizes = [value for x in each for value in (x.numel, x.numel())]
+    return (*where, *how, *sizes, known.start, pointers, _Torch.written, (out,))
 
 
 _known: OrderedDict[Any, Known] = OrderedDict()
@@ -177,6 +183,16 @@ def found_after(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: A
         elif value is not None or name.startswith("arg_"):
             return None
     return tuple(key), values
+
+
+def found_fused(
+    a: Any, b: Any, out: Any, more: Any, c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any
+) -> tuple[Found | None, Values | None]:
+    """``found_by`` of a call with something after the product, and the values of that."""
+    said, first = found_after(c, alpha, beta, bias, epilogue, args), b
+    if said is not None and type(b) is tuple:
+        first, said = of_pair(b, said)
+    return (None, None) if said is None else (found_by(a, first, out, (more, said[0])), said[1])
 
 
 def of_pair(b: Any, said: tuple[Any, Values]) -> tuple[Any, tuple[Any, Values] | None]:
