@@ -117,6 +117,33 @@ def test_batches(where: str, a_batch: tuple[int, ...], b_batch: tuple[int, ...])
     same(matmul(a, (gate, up[..., ::-1]), epilogue=difference, backend=where), (first - 2 * second).astype(BF16.numpy))
 
 
+@pytest.mark.parametrize("how", ["shared", "permuted", "padded", "both shared", "of a row", "permuted in turns"])
+def test_a_batch_of_bs_that_lie_in_two_ways(where: str, how: str) -> None:
+    sizes = (3, 2) if "shared" not in how else (3,)
+    a = integers(1, (*sizes, 1 if how == "of a row" else 9, 40), BF16)
+    gate, up = integers(2, (*sizes, 40, 24), BF16), integers(3, (*sizes, 40, 24), BF16)
+    packed = ["b[1], packed"]
+    if how == "shared":
+        up = np.broadcast_to(up[0], up.shape)
+    elif how == "padded":
+        up = integers(3, (3, 3, 40, 24), BF16)[:, :2]
+    elif how in ("permuted", "of a row"):
+        up = np.ascontiguousarray(up.swapaxes(0, 1)).swapaxes(0, 1)
+    elif how == "both shared":  # each along another dimension
+        a, gate = integers(1, (3, 2, 9, 40), BF16), np.broadcast_to(gate[:, None], (3, 2, 40, 24))
+        up, packed = np.broadcast_to(up[:2][None], (3, 2, 40, 24)), ["b, packed", "b[1], packed"]
+    else:
+        a = integers(1, (2, 3, 2, 2, 9, 40), BF16)
+        gate = np.broadcast_to(gate[:, :, None], (3, 2, 2, 40, 24))
+        up = np.ascontiguousarray(np.broadcast_to(up[:, None], (3, 2, 2, 40, 24)).swapaxes(0, 2)).swapaxes(0, 2)
+    if where == "emulator":
+        told = explain(a, (gate, up), epilogue=difference, backend=where)
+        assert sorted(each.what for each in told.copied) == packed
+    for x, pair in ((a, (gate, up)), (a, (up, gate)), (a[..., :0], (gate[..., :0, :], up[..., :0, :]))):
+        first, second = products(x, pair)
+        same(matmul(x, pair, epilogue=difference, backend=where), (first - 2 * second).astype(BF16.numpy))
+
+
 def test_one_element_a_matrix(where: str) -> None:
     a, gate, up = integers(1, (1, 16), BF16), integers(2, (3, 16, 1), BF16), integers(3, (3, 16, 1), BF16)
     first, second = products(a, (gate, up))

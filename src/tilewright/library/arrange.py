@@ -16,7 +16,7 @@ from tilewright.library.choose import Question, operand_lines
 from tilewright.library.fused import Fused, described, fused
 from tilewright.library.prepared import MORE, stand_in
 from tilewright.library.request import Request
-from tilewright.library.shapes import Product, as_matrices, product
+from tilewright.library.shapes import as_matrices, product
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,9 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
                 axes[f"out{number}"] = as_matrices((each.shape, each.strides), len(a.shape), len(b.shape))
             starts[f"out{number}"] = each.pointer % 16
     second = None if after is None else after.second
-    p, *of_second = (
-        product(
-            (a.shape, a.strides), (each.shape, each.strides), (out.shape, out.strides), list(axes.values()),
-            rows=second is not None,
-        )
-        for each in ((b,) if second is None else (b, second))
+    p = product(
+        (a.shape, a.strides), (b.shape, b.strides), (out.shape, out.strides), list(axes.values()),
+        None if second is None else (second.shape, second.strides),
     )  # fmt: skip
     offsets: tuple[int, ...] = (a.pointer % 16, b.pointer % 16, out.pointer % 16)
     options = request.options
@@ -73,7 +70,7 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     # A column is column-major, and one element has to be computed as one of a longer column is.
     lonely = options.batch_invariant and p.m == p.n == 1
     if second is not None:
-        question = _of_pair(question, second, *of_second)
+        question = _of_pair(question, second)
     elif lonely or operand_lines(question)["c"].layout == "column":
         p, offsets = p.transposed, (offsets[1], offsets[0], offsets[2])
         question = replace(question, product=p, offsets=offsets)
@@ -97,13 +94,11 @@ def arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> Arr
     return Arranged(replace(question, epilogue=composed.code.digest), bound)
 
 
-def _of_pair(question: Question, second: Array, other: Product) -> Question:
-    """With the second B of a pair, of which ``other`` is the product. Raises ``UsageError`` where none can be."""
+def _of_pair(question: Question, second: Array) -> Question:
+    """With where the second B of a pair starts. Raises ``UsageError`` for a result that no pair has."""
     if operand_lines(question)["c"].layout == "column":
         raise UsageError("out is column-major and b is a pair, whose kernel writes rows: a row-major out is possible")
-    if replace(other, b=question.product.b) != question.product:
-        raise UsageError("b[0] and b[1] lie so that their batches are merged in two ways: give both the same strides")
-    return replace(question, second=other.b, offsets=(*question.offsets, 0, second.pointer % 16))
+    return replace(question, offsets=(*question.offsets, 0, second.pointer % 16))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tilewright.errors import UnavailableError, UsageError
 from tilewright.library import pack
 from tilewright.library.layouts import Lines, lines_of, packed_layout
 from tilewright.library.limits import of_batch_or_none, within
-from tilewright.library.pair import SECOND, choose_pair
+from tilewright.library.pair import choose_pair
 from tilewright.library.shapes import Product, View
 from tilewright.plan_base import Plan
 from tilewright.problem import SIZE_LIMIT, Layout, Problem
@@ -33,8 +33,8 @@ MOST, MOST_OF_A_BATCH = 16, 400  # of the planner's candidates that are looked a
 class Question:
     """Everything that decides a kernel: a product, its element types, where A, B and C start past a multiple of 16.
 
-    ``swapped`` products have had their operands exchanged with it. ``second`` is the other B of a pair; ``offsets``
-    then has a place for the workspace, 0, and that of the second.
+    ``swapped`` products have had their operands exchanged with it. Of a pair ``offsets`` has a place for the workspace,
+    0, too, and that of the second B.
     """
 
     product: Product
@@ -45,12 +45,10 @@ class Question:
     batch_invariant: bool = False
     epilogue: str = PLAIN
     """What the database of tuned plans calls the epilogue."""
-    second: View | None = None
 
     def view(self, name: str) -> View:
-        """That of ``a``, ``b``, ``c`` or ``second``."""
-        found: View | None = self.second if name == SECOND else getattr(self.product, name)
-        assert found is not None
+        """That of ``a``, ``b``, ``c`` or, of a pair, ``SECOND``."""
+        found: View = getattr(self.product, name)
         return found
 
 
@@ -99,7 +97,7 @@ def choose(question: Question, given: Plan | None = None) -> Choice:
     machine, _ = machine_of(None, question.sms, None)
     if given is not None and question.batch_invariant:
         raise UsageError("plan is given and batch_invariant is True, which chooses the plan: give one of them")
-    if question.second is not None:
+    if question.product.second is not None:
         return choose_pair(question, given, machine)
     lines = operand_lines(question)
     if given is not None:
@@ -317,9 +315,10 @@ def packed(
 
 def strided(question: Question, name: str, pointer: int) -> pack.Strided:
     """A or B as packing takes it, its first element at ``pointer``."""
-    view = question.view(name)
-    sizes, steps = three(question.product.batch, 1), three(view.batch, 0)
-    return pack.Strided(pointer, view.rows, view.cols, view.row, view.col, question.dtype, sizes, steps)
+    view, p = question.view(name), question.product
+    sizes, steps = three(p.batch, 1), three(view.batch, 0)
+    apart = three(() if name == "a" else p.apart, 0)
+    return pack.Strided(pointer, view.rows, view.cols, view.row, view.col, question.dtype, sizes, steps, apart=apart)
 
 
 def three(values: Sequence[int], fill: int) -> tuple[int, int, int]:
@@ -366,7 +365,7 @@ def needs(plan: Plan) -> set[str]:
 
 def tuned(question: Question) -> Choice | None:
     """The winner in the database of this GPU, where there is a GPU and a winner; what no kernel reads is packed."""
-    whole = question.sms is None and question.second is None and not question.product.batch
+    whole = question.sms is None and question.product.second is None and not question.product.batch
     if not whole or question.batch_invariant or not _any_winners():
         return None
     from tilewright.tune.lookup import measured, winner

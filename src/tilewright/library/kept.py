@@ -70,7 +70,7 @@ def choice_of(question: Question, record: Mapping[str, Any], source: str | None 
         plan = Plan.from_dict(record["plan"])
         costs = {str(name): float(us) for name, us in record["packs"].items()}
         lines = operand_lines(question)
-        if question.second is not None:
+        if question.product.second is not None:
             lines[SECOND] = lines_of_second(question)
         wanted: dict[str, Layout] = {"a": plan.a_layout, "b": plan.b_layout, SECOND: plan.b_layout}
         packs, after = packed(question, lines, list(costs), None, wanted)

@@ -35,8 +35,9 @@ class Strided:
     """An array of up to three batch dimensions and two of a matrix: element (p, q, r, i, j).
 
     It lies at ``pointer`` plus ``p steps[0] + q steps[1] + r steps[2] + i row + j col`` elements. Steps may be
-    anything, and along a dimension of length 1 mean nothing. ``owner`` keeps the memory alive. Raises ``UsageError``
-    for a size that is negative or too large.
+    anything, and along a dimension of length 1 mean nothing. Along one where ``apart`` is not 0 the copy has all of its
+    matrices even where they are one and the same. ``owner`` keeps the memory alive. Raises ``UsageError`` for a size
+    that is negative or too large.
     """
 
     pointer: int
@@ -48,6 +49,7 @@ class Strided:
     sizes: Three = (1, 1, 1)
     steps: Three = (0, 0, 0)
     owner: Any = field(default=None, repr=False, compare=False)
+    apart: Three = (0, 0, 0)
 
     def __post_init__(self) -> None:
         for name, size in (("rows", self.rows), ("cols", self.cols), *(("sizes", size) for size in self.sizes)):
@@ -56,8 +58,9 @@ class Strided:
 
     @property
     def copied(self) -> Three:
-        """Matrices of the copy along each batch dimension: 1 where all are the same one."""
-        a, b, c = (size if step or not size else 1 for size, step in zip(self.sizes, self.steps, strict=True))
+        """Matrices of the copy along each batch dimension: 1 where all are the same one and not ``apart``."""
+        of_each = zip(self.sizes, self.steps, self.apart, strict=True)
+        a, b, c = (size if step or apart or not size else 1 for size, step, apart in of_each)
         return a, b, c
 
     @property

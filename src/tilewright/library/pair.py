@@ -34,8 +34,7 @@ def pair_of(b: Any) -> tuple[Any, Any] | None:
 
 def lines_of_second(question: Question) -> Lines:
     """The second B as kernels see it."""
-    assert question.second is not None
-    return lines_of(question.second, question.dtype.itemsize, question.offsets[-1], "b[1]")
+    return lines_of(question.view(SECOND), question.dtype.itemsize, question.offsets[-1], "b[1]")
 
 
 ALIKE = 1.002
@@ -102,6 +101,8 @@ def choose_pair(question: Question, given: Plan | None, machine: Machine) -> Cho
 
 def _to_pack(question: Question, lines: dict[str, Lines], given: Plan | None) -> tuple[list[str], dict[str, Layout]]:
     """The operands that are packed, and the layouts of their copies: both Bs end up in one layout, alike in a batch."""
+    from tilewright.library import choose, pack
+
     names = [name for name in ("a", "b", SECOND) if lines[name].layout is None or not lines[name].aligned]
     layouts: dict[str, Layout] = {}
     if given is not None:
@@ -111,14 +112,17 @@ def _to_pack(question: Question, lines: dict[str, Lines], given: Plan | None) ->
         layouts["b"] = kept or packed_layout(question.product.b)
     layouts[SECOND] = layouts["b"]
     names += [name for name in layouts if name not in names and lines[name].layout != layouts[name]]
-    one, other = question.view("b").batch, question.view(SECOND).batch
-    if one != other or (any(one) and ("b" in names) != (SECOND in names)):
-        if [step == 0 for step in one] != [step == 0 for step in other]:
-            raise UsageError(
-                f"b[0] has the strides {one} along the batch and b[1] {other}; where one is 0 both must be"
-            )
-        names = [*(name for name in names if name == "a"), "b", SECOND]
-    return names, layouts
+
+    def steps(name: str, packed: bool) -> tuple[int, ...]:
+        if not packed:
+            return choose.three(question.view(name).batch, 0)
+        return pack.tight(choose.strided(question, name, 0), layouts[name]).steps
+
+    # The kernel steps over both as over the first: as they lie, or one or both of them packed.
+    wanted = [[each for each in names if each != "a"]]
+    wanted += [each for each in (["b"], [SECOND], ["b", SECOND]) if set(each) > set(wanted[0])]
+    found = next(each for each in wanted if steps("b", "b" in each) == steps(SECOND, SECOND in each))
+    return [*(name for name in names if name == "a"), *found], layouts
 
 
 def _as_one(problem: Problem) -> Problem:

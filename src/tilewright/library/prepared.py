@@ -104,8 +104,8 @@ def make_ready(
     needed = choice.plan.workspace_bytes(choice.problem)
     views = {"a": (p.a, question.dtype), "b": (p.b, question.dtype), "c": (p.c, question.out_dtype)}
     roles = {"a": A, "b": B, "c": C}
-    if question.second is not None:
-        roles[SECOND], views[SECOND] = MORE, (question.second, question.dtype)
+    if p.second is not None:
+        roles[SECOND], views[SECOND] = MORE, (p.second, question.dtype)
     matrices = {
         name: _matrix(stand_in(role, question.offsets[role]), *views[name], choice.lines[name])
         for name, role in roles.items()

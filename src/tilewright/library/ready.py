@@ -137,7 +137,7 @@ def _made(at: Place, a: Array, b: Array, outs: Sequence[Array], request: Request
         return Ready(None, None, (), near)
     choice = answer(laid.question, request.options.plan)
     prepared = make_ready(at.backend, laid.question, choice, at.workspaces, laid.after)
-    second = () if laid.question.second is None else (SECOND,)
+    second = () if laid.question.product.second is None else (SECOND,)
     members = second if laid.after is None else (*second, *laid.after.members)
     return Ready(choice, prepared.alone or prepared, members, near, laid.question.product.swapped)
 

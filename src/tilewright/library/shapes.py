@@ -38,7 +38,7 @@ class Product:
     """C ``(m, n)`` = A ``(m, k)`` B ``(k, n)`` for each place of a batch.
 
     ``batch`` are its sizes, outermost first. ``more`` are arrays that are broadcast to C's shape. ``swapped`` says that
-    A, B and C are the transposes of the caller's B, A and C.
+    A, B and C are the transposes of the caller's B, A and C. ``second`` is the other B of a pair, or its transpose.
     """
 
     m: int
@@ -50,13 +50,25 @@ class Product:
     c: View
     more: tuple[View, ...] = ()
     swapped: bool = False
+    second: View | None = None
 
     @property
     def transposed(self) -> Product:
         """C^T = B^T A^T."""
         more = tuple(each.transposed for each in self.more)
         a, b, c = self.b.transposed, self.a.transposed, self.c.transposed
-        return Product(self.n, self.m, self.k, self.batch, a, b, c, more, not self.swapped)
+        second = None if self.second is None else self.second.transposed
+        return Product(self.n, self.m, self.k, self.batch, a, b, c, more, not self.swapped, second)
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """Of a pair, 1 for each batch dimension along which one of the Bs has more than one matrix.
+
+        The kernel steps over both alike: where one has a matrix of its own, so must the other.
+        """
+        if self.second is None:
+            return ()
+        return tuple(int(x != 0 or y != 0) for x, y in zip(self.b.batch, self.second.batch, strict=True))
 
 
 class TooManyDimensions(UsageError):
@@ -92,12 +104,12 @@ def batch_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def product(a: Axes, b: Axes, c: Axes, more: Sequence[Axes] = (), *, rows: bool = False) -> Product:
+def product(a: Axes, b: Axes, c: Axes, more: Sequence[Axes] = (), second: Axes | None = None) -> Product:
     """The product of arrays whose shapes fit. C and ``more`` have the result's shape, ``more`` as a batch of matrices
-    (``as_matrices``) or what broadcasts to it.
+    (``as_matrices``) or what broadcasts to it; ``second``, the other B of a pair, has B's.
 
     Batch dimensions that every array steps over as over one are merged, and those that A or B does not have become
-    rows or columns where the others allow it: a batch of inputs times one weight is one product. With ``rows`` none
+    rows or columns where the others allow it: a batch of inputs times one weight is one product. Of a pair none
     becomes columns of C that lie apart. Raises ``TooManyDimensions`` where more than three are left.
     """
     batch = batch_shape(a[0], b[0])
@@ -109,7 +121,9 @@ def product(a: Axes, b: Axes, c: Axes, more: Sequence[Axes] = (), *, rows: bool 
     outs = [_broadcast(each, full) for each in (as_matrices(c, len(a[0]), len(b[0])), *more)]
     seen_a = _view(a_shape, a_strides, batch, m, k)
     seen_b = _view(b_shape, b_strides, batch, k, n)
-    return _collapsed(Product(m, n, k, batch, seen_a, seen_b, outs[0], tuple(outs[1:])), rows)
+    # The strides of an array without elements mean nothing: those of B serve as well.
+    other = None if second is None else _view(b_shape, second[1] if k and n else b_strides, batch, k, n)
+    return _collapsed(Product(m, n, k, batch, seen_a, seen_b, outs[0], tuple(outs[1:]), second=other))
 
 
 def _left(sizes: Sequence[int], count: int, fill: int = 1) -> tuple[int, ...]:
@@ -144,7 +158,7 @@ def _broadcast(axes: Axes, full: Sequence[int]) -> View:
     return View(full[-2], full[-1], steps[-2], steps[-1], steps[:-2])
 
 
-def _collapsed(p: Product, rows: bool) -> Product:
+def _collapsed(p: Product) -> Product:
     p = _without(p, [i for i, size in enumerate(p.batch) if size == 1])
     # C's widest step first: dimensions that the caller permuted lie next to each other again.
     order = sorted(range(len(p.batch)), key=lambda i: -abs(p.c.batch[i]))
@@ -154,7 +168,8 @@ def _collapsed(p: Product, rows: bool) -> Product:
         changed = False
         for merge in (_merge_neighbours, _fold_into_rows, _fold_into_columns):
             merged = merge(p)
-            if merged is not None and not (rows and merge is _fold_into_columns and merged.c.col != 1):
+            apart = merge is _fold_into_columns and merged is not None and merged.c.col != 1
+            if merged is not None and not (apart and p.second is not None):
                 p, changed = merged, True
     if len(p.batch) > MOST_BATCH_DIMENSIONS and 0 not in p.batch:
         raise TooManyDimensions(
@@ -165,12 +180,13 @@ def _collapsed(p: Product, rows: bool) -> Product:
 
 
 def _views(p: Product) -> tuple[View, ...]:
-    return (p.a, p.b, p.c, *p.more)
+    return (p.a, p.b, p.c, *(() if p.second is None else (p.second,)), *p.more)
 
 
 def _rebuilt(p: Product, views: Sequence[View], batch: Sequence[int]) -> Product:
     a, b, c, *more = views
-    return replace(p, m=c.rows, n=c.cols, batch=tuple(batch), a=a, b=b, c=c, more=tuple(more))
+    second = None if p.second is None else more.pop(0)
+    return replace(p, m=c.rows, n=c.cols, batch=tuple(batch), a=a, b=b, c=c, more=tuple(more), second=second)
 
 
 def _ordered(p: Product, order: Sequence[int]) -> Product:
@@ -194,15 +210,21 @@ def _merge_neighbours(p: Product) -> Product | None:
 
 def _fold_into_rows(p: Product) -> Product | None:
     """A batch of A with one B: the matrices below each other are one."""
+    paired = p.second is not None
+    shared = {1, 3} if paired and not p.swapped else {1}  # what has the columns: the second B is with B
+    inputs = {0, 3} if paired and p.swapped else {0}
     for i, size in enumerate(p.batch):
-        others = (p.a, p.c, *p.more)
-        if p.b.batch[i] or not 0 < p.m * size < SIZE_LIMIT:
+        views = _views(p)
+        if any(views[j].batch[i] for j in shared) or not 0 < p.m * size < SIZE_LIMIT:
             continue
-        if all(p.m == 1 or v.batch[i] == v.row * p.m for v in others):
-            a, c, *more = (replace(v, rows=p.m * size, row=v.batch[i] if p.m == 1 else v.row) for v in others)
-            if not _has_lines(c) or (_has_lines(p.a) and not _has_lines(a)):
+        if all(p.m == 1 or v.batch[i] == v.row * p.m for j, v in enumerate(views) if j not in shared):
+            below = [
+                v if j in shared else replace(v, rows=p.m * size, row=v.batch[i] if p.m == 1 else v.row)
+                for j, v in enumerate(views)
+            ]
+            if not _has_lines(below[2]) or any(_has_lines(views[j]) and not _has_lines(below[j]) for j in inputs):
                 continue
-            return _without(_rebuilt(p, [a, p.b, c, *more], p.batch), [i])
+            return _without(_rebuilt(p, below, p.batch), [i])
     return None
 
 
