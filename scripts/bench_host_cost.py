@@ -119,7 +119,7 @@ from tilewright.library import answers, calls
 from tilewright.nvrtc import compile_kernel
 from tilewright.selection import kernel_of
 begin = time.perf_counter()
-plan = answers.answer(calls.laid_out(call.request).question).plan
+plan = answers.answer(calls.laid_out(call.request)[0].question).plan
 compile_kernel(kernel_of(plan).source(plan, "gpu", "sm_90a"))
 print(json.dumps([time.perf_counter() - begin, imports]))
 """

@@ -165,6 +165,19 @@ def other_plan(manifest: dict[str, Any]) -> None:
     manifest["calls"][0]["choice"]["plan"]["bm"] = 7
 
 
+def another(**values: Any) -> Callable[[dict[str, Any]], None]:
+    """Another record of a choice."""
+
+    def changed(manifest: dict[str, Any]) -> None:
+        manifest["calls"][0]["choice"].update(values)
+
+    return changed
+
+
+def no_runner_up(manifest: dict[str, Any]) -> None:
+    del manifest["calls"][0]["choice"]["runner_up"]
+
+
 def other_cubin(manifest: dict[str, Any]) -> None:
     manifest["kernels"][0]["sha256"] = "0" * 64
 
@@ -173,7 +186,16 @@ REFUSED: tuple[tuple[str, Callable[[dict[str, Any]], Any]], ...] = (
     ("has schema 'tilewright.bundle/9'; this tilewright reads", lambda m: {**m, "schema": "tilewright.bundle/9"}),
     (r"has kernels 0123 of tilewright 0.1.*export it with", lambda m: {**m, "kernels_digest": "0123"}),
     ("is for sm_80; the GPU that is present takes sm_90a", lambda m: {**m, "arch": "sm_80"}),
-    (r"bm|tile", other_plan),
+    (r"gelu\.bundle is damaged: of a \(32, 48\) .*bm|tile", other_plan),
+    (r"gelu\.bundle is damaged: of a \(32, 48\) .*'fast' is no time in microseconds", another(us="fast")),
+    (r"gelu\.bundle is damaged: .*inf is no time in microseconds", another(us=float("inf"))),
+    (r"gelu\.bundle is damaged: .*KeyError\('runner_up'\)", no_runner_up),
+    (r"gelu\.bundle is damaged: .*the record of a choice is none", another(runner_up=["one"])),
+    (r"gelu\.bundle is damaged: .*'zz' is no operand to pack; a, b, second are", another(packs={"zz": 1})),
+    (r"gelu\.bundle is damaged: .*has one b, and a second is to be packed", another(packs={"second": 1})),
+    (r"gelu\.bundle is damaged: .*the record of a choice is none", another(packs=[1])),
+    (r"gelu\.bundle is damaged: .*label is 7; it is a text", another(label=7)),
+    (r"is no bundle, .*sms is 'many'", lambda m: {**m, "sms": "many"}),
     (r"is damaged: .* cannot be read", other_cubin),
     (r"is no bundle, for its manifest\.json is none", lambda m: [1]),
     (r"is no bundle, .*'calls'", lambda m: {name: value for name, value in m.items() if name != "calls"}),
@@ -243,10 +265,27 @@ def test_a_bundles_plan_comes_first_where_it_fits(tmp_path: Path, monkeypatch: p
         tw.load_bundle(made.path)
 
 
+def test_every_kind_of_launch_of_many_batch_dimensions_is_made(tmp_path: Path) -> None:
+    whole = np.ones((2, 1, 3, 1, 8, 12), np.float16)  # rows 24 bytes apart
+    a, b = whole[..., 4:], np.ones((1, 3, 1, 3, 8, 16), np.float16)
+    a = np.lib.stride_tricks.as_strided(a, (2, 1, 3, 1, 8, 8), (2, 0, *a.strides[2:]))  # the second is 2 bytes further
+    with tw.Matmul(a, b, backend="emulator") as call:
+        every = laid_out(call.request)
+        launches = call.explain().launches
+        made = tw.export_bundle(tmp_path / "turns.bundle", [call])
+        (warmed,) = tw.warmup([call])
+    assert (len(every), launches) == (2, 2)
+    assert [each.question.offsets[0] for each in every] == [a.ctypes.data % 16, (a.ctypes.data + 2) % 16]
+    assert made.calls[1] == f"{made.calls[0]}, launch 2"
+    assert (warmed.call, warmed.cached) == (made.calls[0], True)
+    assert tw.load_bundle(made.path) == made
+    assert {answers.answer(each.question).source for each in every} == {"bundled"}
+
+
 def test_a_plan_is_not_taken_for_other_sms() -> None:
     a, b = integers(1, (32, 48), tw.BF16), integers(2, (48, 64), tw.BF16)
     with tw.Matmul(a, b, backend="emulator") as call:
-        question = laid_out(call.request).question
+        question = laid_out(call.request)[0].question
     choice = answers.answer(question)
     record = {kept.digest_of(kept.described(question)): kept.record_of(choice)}
     answers.take(record, 114)
@@ -300,7 +339,7 @@ def test_described_arrays_are_like_real_ones(said: dict[str, Any], given: dict[s
         "32x64x48", said.get("dtype", "bf16"), said.get("layout", "rr"), said.get("out_dtype"), 0, Options(), more
     )
     with tw.Matmul(a, b, backend="emulator", **options) as call:
-        real, seen = laid_out(call.request), laid_out(expected)
+        (real,), (seen,) = laid_out(call.request), laid_out(expected)
     assert seen.question == real.question
     assert (seen.after is None) == (real.after is None)
     if seen.after is not None and real.after is not None:
@@ -317,7 +356,10 @@ def test_described_arrays_are_like_real_ones(said: dict[str, Any], given: dict[s
         ("8x8x8", {"layout": "rx"}, "layout 'rx' is not one of"),
         ("8x8x8", {"dtype": "fp8"}, "dtype 'fp8' is not one of"),
         ("8x8x8", {"bias": "k"}, "bias is 'k'; 'm,n', 'm,1'"),
-        ("8x8x8", {"epilogue": tw.relu, "args": {"x": np.ones(3)}}, r"args\['x'\] is array"),
+        ("8x8x8", {"epilogue": tw.relu, "args": {"x": np.ones(3)}}, r"args\['x'\] is a ndarray; 'm,n', 'm,1'"),
+        ("8x8x8", {"epilogue": tw.relu, "args": 3}, "args is a int; it must map names"),
+        ("8x8x8", {"alpha": "2"}, "alpha is a str; it must be a number"),
+        ("8x8x8", {"c": "m,n", "beta": True}, "beta is a bool; it must be a number"),
         ("8x8x8", {"c": "m,n:fp64", "beta": 1}, "dtype 'fp64'"),
     ],
 )

@@ -26,8 +26,8 @@ from tilewright.dtypes import DType
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.gpu import arch_of, query_gpu
 from tilewright.library import answers, hot, kept, ready
+from tilewright.library.pair import SECOND
 from tilewright.library.request import Options
-from tilewright.plan_base import Plan
 from tilewright.ptxas import CompileReport
 from tilewright.run import DEFAULT_ARCH
 from tilewright.source import kernels_digest
@@ -101,13 +101,14 @@ def export_bundle(
         ],
         "calls": [
             {
-                "call": words(each.request),
-                "problem": kept.described(each.laid.question),
-                "epilogue": each.laid.question.epilogue,
-                "choice": kept.record_of(each.choice),
+                "call": words(each.request) + (f", launch {number}" if number > 1 else ""),
+                "problem": kept.described(laid.question),
+                "epilogue": laid.question.epilogue,
+                "choice": kept.record_of(choice),
                 "kernels": list(each.kernels),
             }
             for each in made
+            for number, (laid, choice) in enumerate(each.launches, 1)
         ],
     }
     files = {_file(row["sha256"]): kernels[row["key"]].compiled.cubin for row in manifest["kernels"]}
@@ -131,8 +132,8 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
             _require_ours(at, manifest)
             kernels = {row["key"]: _kernel(at, file, row) for row in manifest["kernels"]}
         records = {kept.digest_of(each["problem"]): each["choice"] for each in manifest["calls"]}
-        for record in records.values():
-            Plan.from_dict(record["plan"])
+        for each in manifest["calls"]:
+            _require_choice(at, each)
         found = _bundle(at, manifest)
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise UsageError(f"the bundle {at} cannot be read: {error}") from error
@@ -148,7 +149,10 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
 
 
 def _require_ours(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise ``UsageError`` for a bundle of another schema, of other kernels or for another architecture."""
+    """Raise ``UsageError`` for a bundle of another schema, of other kernels or for another architecture.
+
+    ``TypeError`` for one that names no number of SMs.
+    """
     if manifest["schema"] != SCHEMA:
         raise UsageError(f"the bundle {path} has schema {manifest['schema']!r}; this tilewright reads {SCHEMA!r}")
     if manifest["kernels_digest"] != kernels_digest():
@@ -156,6 +160,8 @@ def _require_ours(path: Path, manifest: Mapping[str, Any]) -> None:
             f"the bundle {path} has kernels {manifest['kernels_digest']} of tilewright {manifest['tilewright']}; this "
             f"is {__version__} with {kernels_digest()}: export it with the same version"
         )
+    if type(manifest["sms"]) is not int:
+        raise TypeError(f"sms is {manifest['sms']!r}")
     try:
         present = query_gpu()
     except UnavailableError:
@@ -169,6 +175,16 @@ def _require_ours(path: Path, manifest: Mapping[str, Any]) -> None:
             f"{present.name} with {present.sm_count}; its kernels are, where a plan is the same",
             stacklevel=3,
         )
+
+
+def _require_choice(path: Path, call: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` where what is kept of a call's choice is none."""
+    try:
+        found = kept.parsed(call["choice"])
+    except UsageError as error:
+        raise UsageError(f"the bundle {path} is damaged: of {call['call']} {error}") from None
+    if SECOND in found.packs and call["problem"]["product"]["second"] is None:
+        raise UsageError(f"the bundle {path} is damaged: {call['call']} has one b, and a second is to be packed")
 
 
 def _kernel(path: Path, file: zipfile.ZipFile, row: Mapping[str, Any]) -> nvrtc.Compiled:

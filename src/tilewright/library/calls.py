@@ -21,7 +21,7 @@ from tilewright.library.fused import After, bits
 from tilewright.library.ready import Place, Ready, forget, place_of, ready_for, require_place
 from tilewright.library.request import Request, require_apart, require_outs
 from tilewright.library.results import empty, stream_of, used_on, wait_for, written
-from tilewright.library.turns import arranged_in_turns
+from tilewright.library.turns import arranged_in_turns, every_arranged
 
 if TYPE_CHECKING:
     from tilewright.library.explain import Explanation
@@ -118,20 +118,21 @@ def tight(request: Request, results: Results) -> tuple[Array, ...]:
     return tuple(found)
 
 
-def laid_out(request: Request) -> Arranged:
-    """The product of a request, or of its first turn, as its arrays will lie when it is carried out."""
-    return _laid_in_turns(request)[0]
+def laid_out(request: Request) -> list[Arranged]:
+    """The product of a request, or those of its turns that are not alike, as its arrays will lie when it is run."""
+    seen, outs = _expected(request)
+    return every_arranged(seen, seen.a, seen.b, outs)
 
 
-def _laid_in_turns(request: Request) -> tuple[Arranged, int]:
-    """That, NumPy's arrays as they will lie on a GPU, and how many turns there are."""
+def _expected(request: Request) -> tuple[Request, tuple[Array, ...]]:
+    """A request and its results, NumPy's arrays as they will lie on a GPU."""
     results = results_of(request)
     require_outs(request, results.shapes)
     seen, outs = request, request.outs or tight(request, results)
     if request.a.device == HOST and request.options.backend != "emulator":
         seen = _with_arrays(request, lambda each: staging.laid(each, 0))
         outs = tuple(staging.laid_room(*each, 0) for each in zip(results.shapes, results.dtypes, strict=True))
-    return arranged_in_turns(seen, seen.a, seen.b, outs)
+    return seen, outs
 
 
 def explained(request: Request) -> Explanation:
@@ -142,7 +143,8 @@ def explained(request: Request) -> Explanation:
     results = results_of(request)
     require_outs(request, results.shapes)
     require_apart(request.outs, request)
-    laid, launches = _laid_in_turns(request)
+    seen, made = _expected(request)
+    laid, launches = arranged_in_turns(seen, seen.a, seen.b, made)
     emulated = request.options.backend == "emulator"
     choice = None if laid.empty else answer(laid.question, request.options.plan, anew=True)
     where = "the emulator" if emulated else place(max(request.a.device, 0))

@@ -11,7 +11,7 @@ from tilewright.epilogue.compose import name_of
 from tilewright.epilogue.symbol import is_number
 from tilewright.errors import UsageError
 from tilewright.library.arrays import Array
-from tilewright.library.fused import After
+from tilewright.library.fused import After, mapping, number
 from tilewright.library.request import Options, Request
 from tilewright.planner.plan import LAYOUTS
 from tilewright.problem import Layout, Problem
@@ -75,22 +75,23 @@ def request(
     outs = (_array((m, n), problem.ldc, "row", problem.out_dtype, device),) if padded else ()
     described = [(name, name, each) for name, each in (("c", c), ("bias", bias)) if each is not None]
     numbers = {}
-    for name, value in sorted((args or {}).items()):
+    for name, value in sorted(mapping(args).items(), key=lambda item: str(item[0])):
         if is_number(value):
             numbers[name_of(name)] = float(value)
         else:
             described.append((name_of(name), f"args[{name!r}]", value))
     arrays = tuple((name, _described(said, value, problem, device)) for name, said, value in described)
-    after = None
-    if arrays or numbers or epilogue is not None or alpha != 1 or beta != 0:
-        after = After(float(alpha), float(beta), epilogue, arrays, tuple(numbers.items()))
+    after, scale, share = None, number("alpha", alpha), number("beta", beta)
+    if arrays or numbers or epilogue is not None or scale != 1 or share != 0:
+        after = After(scale, share, epilogue, arrays, tuple(numbers.items()))
     return Request(a, b, outs, (m, n), (problem.out_dtype,), options, after)
 
 
 def _described(said: str, value: Any, problem: Problem, device: int) -> Array:
     match = _EXTENT.fullmatch(value.replace(" ", "")) if isinstance(value, str) else None
     if match is None:
-        raise UsageError(f"{said} is {value!r}; 'm,n', 'm,1', '1,n' and 'n' are possible, and 'm,n:fp32' of fp32")
+        shown = repr(value) if isinstance(value, str) else f"a {type(value).__name__}"
+        raise UsageError(f"{said} is {shown}; 'm,n', 'm,1', '1,n' and 'n' are possible, and 'm,n:fp32' of fp32")
     lengths = {"m": problem.m, "n": problem.n, "1": 1}
     shape = tuple(lengths[each] for each in match.groups()[:2] if each is not None)
     return _array(shape, shape[-1], "row", problem.dtype if match[3] is None else dtype(match[3]), device)

@@ -103,15 +103,13 @@ def after_of(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any,
     """What a call says of it; None where the product is all. Raises ``UsageError`` for arguments of the wrong kind."""
     pair = pair_of(b)
     second = None if pair is None else view(pair[1], "b[1]")
-    scale, share = _number("alpha", alpha), _number("beta", beta)
+    scale, share = number("alpha", alpha), number("beta", beta)
     plain = c is None and bias is None and epilogue is None and args is None and scale == 1 and share == 0
     if plain and second is None:
         return None
     arrays = {name: view(value, name) for name, value in (("c", c), ("bias", bias)) if value is not None}
-    if args is not None and not isinstance(args, Mapping):
-        raise UsageError(f"args is a {type(args).__name__}; it must map names to arrays and numbers")
     values = {}
-    for name, value in sorted((args or {}).items(), key=lambda item: str(item[0])):
+    for name, value in sorted(mapping(args).items(), key=lambda item: str(item[0])):
         if is_number(value):
             values[name_of(name)] = _float(value)
         else:
@@ -119,7 +117,15 @@ def after_of(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any,
     return After(scale, share, epilogue, tuple(arrays.items()), tuple(values.items()), second)
 
 
-def _number(name: str, value: Any) -> float:
+def mapping(args: Any) -> Mapping[str, Any]:
+    """What a call says as ``args``. Raises ``UsageError`` for what maps nothing."""
+    if args is not None and not isinstance(args, Mapping):
+        raise UsageError(f"args is a {type(args).__name__}; it must map names to arrays and numbers")
+    return args or {}
+
+
+def number(name: str, value: Any) -> float:
+    """What a call says as ``alpha`` or ``beta``. Raises ``UsageError`` for what is no number."""
     if is_number(value) and not isinstance(value, bool):
         return _float(value)
     raise UsageError(f"{name} is a {type(value).__name__}; it must be a number")

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 import threading
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -64,25 +65,67 @@ def record_of(choice: Choice) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Record:
+    """What is kept of a choice, read: ``packs`` has the predicted microseconds of each operand's copy."""
+
+    plan: Plan
+    source: str
+    label: str
+    us: float
+    runner_up: tuple[str, float] | None
+    packs: dict[str, float]
+
+
+def parsed(record: Any) -> Record:
+    """The inverse of ``record_of``. Raises ``UsageError`` for what is no record of a choice."""
+    try:
+        packs = {_one_of("operand to pack", name, _PACKED): _us(us) for name, us in record["packs"].items()}
+        second = record["runner_up"]
+        if second is not None:
+            label, us = second
+            second = _text("runner_up", label), _us(us)
+        source, label = _text("source", record["source"]), _text("label", record["label"])
+        return Record(Plan.from_dict(record["plan"]), source, label, _us(record["us"]), second, packs)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = str(error) if type(error) is ValueError else repr(error)
+        raise UsageError(f"the record of a choice is none: {what}") from None
+
+
+_PACKED = ("a", "b", SECOND)
+
+
+def _one_of(what: str, value: Any, possible: tuple[str, ...]) -> str:
+    if value not in possible:
+        raise ValueError(f"{value!r} is no {what}; {', '.join(possible)} are")
+    return str(value)
+
+
+def _text(what: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{what} is {value!r}; it is a text")
+    return value
+
+
+def _us(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is no time in microseconds")
+    return float(value)
+
+
 def choice_of(question: Question, record: Mapping[str, Any], source: str | None = None) -> Choice:
     """The choice again. Raises ``UsageError`` for what is no record of one."""
-    try:
-        plan = Plan.from_dict(record["plan"])
-        costs = {str(name): float(us) for name, us in record["packs"].items()}
-        lines = operand_lines(question)
-        if question.product.second is not None:
-            lines[SECOND] = lines_of_second(question)
-        wanted: dict[str, Layout] = {"a": plan.a_layout, "b": plan.b_layout, SECOND: plan.b_layout}
-        packs, after = packed(question, lines, list(costs), None, wanted)
-        packs = tuple(replace(each, us=costs[each.operand]) for each in packs)
-        second = record["runner_up"]
-        runner_up = None if second is None else (str(second[0]), float(second[1]))
-        us, label = float(record["us"]), str(record["label"])
-        said = source or str(record["source"])
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise UsageError(f"the record of a choice is none: {error}") from None
+    found, lines = parsed(record), operand_lines(question)
+    if question.product.second is not None:
+        lines[SECOND] = lines_of_second(question)
+    elif SECOND in found.packs:
+        raise UsageError("the record of a choice is none: there is one b, and a second is to be packed")
+    plan, costs = found.plan, found.packs
+    wanted: dict[str, Layout] = {"a": plan.a_layout, "b": plan.b_layout, SECOND: plan.b_layout}
+    packs, after = packed(question, lines, list(costs), None, wanted)
+    packs = tuple(replace(each, us=costs[each.operand]) for each in packs)
     problem = problem_of(question, {name: after[name] for name in "abc"})
-    return Choice(plan, said, problem, after, packs, us, label, runner_up, None)
+    return Choice(plan, source or found.source, problem, after, packs, found.us, found.label, found.runner_up, None)
 
 
 @cache

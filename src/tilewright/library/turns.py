@@ -95,6 +95,16 @@ def arranged_in_turns(request: Request, a: Array, b: Array, outs: Sequence[Array
         return first, inner * len(every)
 
 
+def every_arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> list[Arranged]:
+    """The product of a call, or those of its turns that are not alike. Raises as ``arranged``."""
+    try:
+        return [arranged(request, a, b, outs)]
+    except TooManyDimensions:
+        every = turns(request, a, b, outs)
+        found = [each for turn in every for each in every_arranged(turn.request, turn.a, turn.b, turn.outs)]
+        return list({each.question: each for each in reversed(found)}.values())[::-1]  # the first of each
+
+
 def one_after_another(
     every: Sequence[Turn], ready: Sequence[Callable[..., None]], members: Sequence[str]
 ) -> Callable[[tuple[int, ...], int], None]:

@@ -55,13 +55,15 @@ class Collector:
         return self.kernels[key]
 
 
+Launches = tuple[tuple[Arranged, Choice], ...]
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A call's arrangement and choice, and the kernels of both by ``nvrtc.key_of``."""
+    """A call's arrangements and choices, one of each kind of launch, and all their kernels by ``nvrtc.key_of``."""
 
     request: Request
-    laid: Arranged
-    choice: Choice
+    launches: Launches
     kernels: Mapping[str, CompiledKernel]
 
 
@@ -69,7 +71,8 @@ class Prepared:
 class Warmed:
     """What was made ready for one call.
 
-    ``kernels`` are the files of its kernels, ``source`` is how the plan was come by (``explain`` has the words). Where
+    ``kernels`` are the files of its kernels, ``source`` is how the plan was come by (``explain`` has the words). Of a
+    call of several launches ``plan`` is that of the first. Where
     ``cached`` no compiler ran for it; where ``loaded`` it is on the GPU.
     """
 
@@ -122,7 +125,7 @@ def warmup(
     if cuda_unavailable_reason() is None:
         return [made for each in wanted if (made := _loaded(each)) is not None]
     return [
-        _warmed(each.request, each.choice, all(kernel.compiled.cached for kernel in each.kernels.values()), False)
+        _warmed(each.request, each.launches, all(kernel.compiled.cached for kernel in each.kernels.values()), False)
         for each in prepared(wanted, DEFAULT_ARCH)
     ]
 
@@ -150,30 +153,41 @@ def prepared(wanted: Iterable[Request], arch: str) -> list[Prepared]:
     """Choose and compile for calls, side by side, but those whose result has no elements."""
     chosen = []
     for request in wanted:
-        laid = laid_out(request)
-        if not laid.empty:
-            chosen.append((request, laid, answer(laid.question, request.options.plan)))
+        launches = _launches(request)
+        if launches:
+            chosen.append((request, launches))
 
-    def compiled(request: Request, laid: Arranged, choice: Choice) -> Prepared:
+    def compiled(request: Request, launches: Launches) -> Prepared:
         collector: Any = Collector(arch)
-        make_ready(collector, laid.question, choice, Workspaces(collector), laid.after)
-        return Prepared(request, laid, choice, collector.kernels)
+        for laid, choice in launches:
+            make_ready(collector, laid.question, choice, Workspaces(collector), laid.after)
+        return Prepared(request, launches, collector.kernels)
 
     with ThreadPoolExecutor() as pool:
         return [each.result() for each in [pool.submit(compiled, *each) for each in chosen]]
 
 
+def _launches(request: Request) -> Launches:
+    """Nothing where the result has no elements."""
+    every = [each for each in laid_out(request) if not each.empty]
+    return tuple((each, answer(each.question, request.options.plan)) for each in every)
+
+
 def _loaded(request: Request) -> Warmed | None:
     before = compiles().compiled
     choice = made_ready(request).choice
-    return None if choice is None else _warmed(request, choice, compiles().compiled == before, True)
+    cached = compiles().compiled == before
+    return None if choice is None else _warmed(request, _launches(request), cached, True)
 
 
-def _warmed(request: Request, choice: Choice, cached: bool, loaded: bool) -> Warmed:
-    after = laid_out(request).after
-    sums = () if after is None else after.sums
-    kernels = (*("pack" for _ in choice.packs), kernel_of(choice.plan).path.stem, *("sum" for _ in sums))
-    return Warmed(words(request), kernels, choice.plan.to_dict(), choice.source, cached, loaded)
+def _warmed(request: Request, launches: Launches, cached: bool, loaded: bool) -> Warmed:
+    kernels: list[str] = []
+    for number, (laid, choice) in enumerate(launches):
+        sums = () if laid.after is None else laid.after.sums
+        own = [*("pack" for _ in choice.packs), kernel_of(choice.plan).path.stem, *("sum" for _ in sums)]
+        kernels += [name for name in own if not number or name not in kernels]
+    first = launches[0][1]
+    return Warmed(words(request), tuple(kernels), first.plan.to_dict(), first.source, cached, loaded)
 
 
 def words(request: Request) -> str:
