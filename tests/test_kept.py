@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _ctypes
 import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -15,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tilewright import BF16, Plan, nvrtc
+from tilewright import BF16, Plan, nvrtc, settings
+from tilewright.backends import library_cache
 from tilewright.library import answers, kept
 from tilewright.library.choose import Choice, Question, choose
 from tilewright.library.shapes import product
@@ -171,6 +174,31 @@ def test_a_read_only_home_costs_one_warning(monkeypatch: pytest.MonkeyPatch, tmp
     assert len(caught) == 1
     monkeypatch.setattr(answers, "choose", no_planner)
     assert answers.answer(QUESTION).plan == first.plan, "kept in a temporary folder, for this process"
+
+
+def test_a_read_only_home_that_is_filled_is_read(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, loaded = Path(_ctypes.__file__), list[str]()
+
+    def build(target: Path) -> None:
+        loaded.append(target.name)
+        shutil.copyfile(library, target)
+
+    first = answers.answer(QUESTION)
+    library_cache.load(empty_cache / "emulator", "one.so", build)
+    before = sorted(empty_cache.rglob("*"))
+    settings._usable.clear()
+    monkeypatch.setattr(
+        settings, "_why_unusable", lambda path: "Read-only file system" if path == empty_cache else None
+    )
+    with pytest.warns(UserWarning, match="cannot be used") as caught:
+        instead = settings.cache_dir()
+    monkeypatch.setattr(answers, "choose", no_planner)
+    assert answers.answer(QUESTION) == replace(first, planning=None)
+    for name in ("one.so", "two.so", "two.so"):
+        library_cache.load(instead / "emulator", name, build)
+    assert loaded == ["one.so", "two.so"]
+    assert sorted(empty_cache.rglob("*")) == before, "what is new goes elsewhere"
+    assert len(caught) == 1
 
 
 def test_a_full_disk_costs_one_warning_and_leaves_nothing_half(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tilewright import nvrtc
+from tilewright import nvrtc, settings
 from tilewright.errors import CompileError, UnavailableError, UsageError
 from tilewright.ptxas import CompileReport, parse_report
 from tilewright.source import KernelSource
@@ -66,6 +66,25 @@ def test_second_time_needs_no_compiler(cache: Path) -> None:
     assert again.cached
     assert (again.cubin, again.report) == (first.cubin, first.report)
     assert first.cubin in [path.read_bytes() for path in entries(cache)], "entries are raw cubins, for cuobjdump"
+
+
+def test_a_read_only_cache_is_read(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = nvrtc.compile_kernel(kernel())
+    before = entries(cache)
+    settings._usable.clear()
+    monkeypatch.setattr(
+        settings, "_why_unusable", lambda path: "Read-only file system" if path == cache.parent else None
+    )
+    nvrtc.forget()
+    with pytest.warns(UserWarning, match=r"the cache folder .* cannot be used"):
+        again = nvrtc.compile_kernel(kernel())
+    assert again.cached
+    assert again.cubin == first.cubin
+    new = kernel(REVERSE.replace("63", "62"))
+    for cached in (False, True):
+        assert nvrtc.compile_kernel(new).cached == cached
+        nvrtc.forget()
+    assert entries(cache) == before, "what is new goes elsewhere"
 
 
 def test_key_has_text_and_arch() -> None:

@@ -148,11 +148,11 @@ def missing_reason() -> str | None:
 def _kept_or_compiled(source: KernelSource, key: str) -> Compiled:
     filed = hashlib.sha256(f"{key} {compiler()}".encode()).digest()
     core = _cuda_core()
-    store = _open_store(core)
-    compiled = _load(store, filed, source.name)
-    if compiled is not None:
-        count("cached")
-        return compiled
+    for root in (settings.cache_dir(), settings.read_only_dir()):
+        compiled = None if root is None else _load(_open_store(core, root), filed, source.name)
+        if compiled is not None:
+            count("cached")
+            return compiled
     options = core.ProgramOptions(
         name=re.sub(r"[^\w.-]", "_", source.name) + ".cu",  # a folder in it would let #include reach the disk
         arch=source.arch,
@@ -283,8 +283,10 @@ def _known_architectures() -> str:
     return ", ".join(f"sm_{number}" for number in known) or "others"
 
 
-def _open_store(core: _CudaCore) -> Any | None:
-    folder = settings.cache_dir() / CACHE_FOLDER
+def _open_store(core: _CudaCore, root: Path) -> Any | None:
+    folder = root / CACHE_FOLDER
+    if root != settings.cache_dir() and not folder.is_dir():
+        return None  # nor can it be made
     if folder not in _stores:
         try:
             _stores[folder] = core.FileStreamProgramCache(folder, max_size_bytes=CACHE_BYTES)
@@ -319,7 +321,7 @@ def _save(core: _CudaCore, key: bytes, compiled: Compiled) -> None:
     digest = hashlib.sha256(compiled.cubin).hexdigest()
     record = {"cubin": digest, "report": compiled.report.to_dict()}
     for attempt in range(3):
-        store = _open_store(core)
+        store = _open_store(core, settings.cache_dir())
         if store is None:
             return
         try:

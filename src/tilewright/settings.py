@@ -121,6 +121,20 @@ def cache_dir() -> Path:
     return path
 
 
+def read_only_dir() -> Path | None:
+    """The folder that ``cache_dir`` stands in for where that is filled and to be trusted: it is read, too.
+
+    None where ``cache_dir`` is the folder that was wanted.
+    """
+    path = wanted_cache_dir()
+    if path is None or cache_dir() == path:
+        return None
+    try:
+        return path if path.is_dir() and _why_distrusted(path) is None else None
+    except OSError:  # it may not be looked at
+        return None
+
+
 def wanted_cache_dir() -> Path | None:
     """The folder that ``cache_dir`` would take, whether it can be written or not; None without a home."""
     wanted = CACHE_DIR.value() or platformdirs.user_cache_path("tilewright")
@@ -138,6 +152,10 @@ def _why_unusable(path: Path) -> str | None:
             probe.write(b"0" * 4096)
     except OSError as error:
         return error.strerror or str(error)
+    return _why_distrusted(path)
+
+
+def _why_distrusted(path: Path) -> str | None:
     if hasattr(os, "getuid"):
         status = path.stat()
         others_write = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX

@@ -28,7 +28,7 @@ from typing import Literal
 
 from tilewright.backends import library_cache
 from tilewright.errors import CompileError, UnavailableError
-from tilewright.settings import CXX, cache_dir
+from tilewright.settings import CXX, cache_dir, read_only_dir
 from tilewright.source import CUDA_ROOT
 
 Kind = Literal["gcc", "clang", "zig"]
@@ -291,11 +291,11 @@ class HostBuild:
     def _accepted_options(self) -> tuple[str, ...]:
         """Those of ``_OPTIONAL`` that the compiler takes without a word; asked once, and kept in the cache."""
         answer = self.folder / f"options-{self._key(*_target(self.compiler.kind), *_OPTIONAL)}"
-        try:
-            known = answer.read_text("ascii").split()
-            return tuple(option for option in _OPTIONAL if option in known)
-        except (OSError, UnicodeDecodeError):
-            pass
+        filled = read_only_dir()
+        for path in (answer, *(() if filled is None else (filled / self.folder.name / answer.name,))):
+            with suppress(OSError, UnicodeDecodeError):
+                known = path.read_text("ascii").split()
+                return tuple(option for option in _OPTIONAL if option in known)
         with library_cache.scratch_folder() as scratch:
             (scratch / "empty.cpp").write_text("void empty() {}\n", "ascii")
             accepted = tuple(option for option in _OPTIONAL if self._accepts(option, scratch))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tilewright.settings import fallback_dir
+from tilewright.settings import fallback_dir, read_only_dir
 
 LOCKS = 16  # builds of different libraries seldom wait for each other, and the folder stays tidy
 ATTEMPTS = 3  # to store a library, while other processes clear the folder
@@ -35,15 +35,15 @@ def load(folder: Path, name: str, build: Build) -> ctypes.CDLL:
     """Load ``folder/name``, built by ``build`` if it is not there or not what was built.
 
     Built in a temporary folder and then copied, so that neither a full or forbidden ``folder`` nor a process that
-    clears it can fail a build; where it cannot be stored at all it goes to ``fallback_dir``, after one warning.
-    Raises what ``build`` raises, and ``Unloadable`` when the loader refuses a library just built.
+    clears it can fail a build; where it cannot be stored at all it goes to ``fallback_dir``, after one warning. A cache
+    that can only be read is looked into as well (``settings.read_only_dir``). Raises what ``build`` raises, and
+    ``Unloadable`` when the loader refuses a library just built.
     """
-    found = _load_stored(folder / name)
-    instead = _instead.get(folder)
-    if found is None and instead is not None:
-        found = _load_stored(instead / name)
-    if found is not None:
-        return found
+    instead, filled = _instead.get(folder), read_only_dir()
+    for each in (folder, instead, None if filled is None else filled / folder.name):
+        found = None if each is None else _load_stored(each / name)
+        if found is not None:
+            return found
     with scratch_folder() as scratch:
         built = scratch / name
         problem = OSError("it is cleared again and again")

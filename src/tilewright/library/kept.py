@@ -154,7 +154,12 @@ def installed() -> str:
 
 def find(question: Question) -> Choice | None:
     """What an earlier process chose for this question, for this GPU, by this version; None where nothing is kept."""
-    path = _path(question)
+    found = _read(_path(question, settings.cache_dir()), question)
+    filled = None if found is not None else settings.read_only_dir()
+    return found if filled is None else _read(_path(question, filled), question)
+
+
+def _read(path: Path, question: Question) -> Choice | None:
     try:
         checksum, _, text = path.read_text(encoding="utf-8").partition("\n")
         if hashlib.sha256(text.encode()).hexdigest() != checksum:
@@ -165,13 +170,13 @@ def find(question: Question) -> Choice | None:
     except OSError as error:
         _warn_once(f"choices are not kept: {error}")
     except (ValueError, TilewrightError) as error:
-        warnings.warn(f"a damaged choice in the cache is made again ({error})", stacklevel=3)
+        warnings.warn(f"a damaged choice in the cache is made again ({error})", stacklevel=4)
     return None
 
 
 def keep(question: Question, choice: Choice) -> None:
     """Keep a choice for later processes. Where nothing can be written, one warning says so."""
-    path = _path(question)
+    path = _path(question, settings.cache_dir())
     text = json.dumps(record_of(choice))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,9 +194,9 @@ def keep(question: Question, choice: Choice) -> None:
         _warn_once(f"choices are not kept: {error}")
 
 
-def _path(question: Question) -> Path:
+def _path(question: Question, root: Path) -> Path:
     name = digest_of([described(question), gpu_here(), installed()])
-    return settings.cache_dir() / FOLDER / name[:2] / f"{name}.json"
+    return root / FOLDER / name[:2] / f"{name}.json"
 
 
 def _let_go(folder: Path) -> None:
