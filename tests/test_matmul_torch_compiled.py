@@ -24,7 +24,7 @@ def _anew() -> Iterator[None]:
 
 
 A, B = torch.arange(32.0).reshape(4, 8), torch.arange(40.0).reshape(8, 5)
-OTHERS: dict[str, Any] = {"epilogue": lambda acc: (acc * 1, acc), "sms": 4, "out": torch.empty(4, 5)}
+OTHERS: dict[str, Any] = {"epilogue": lambda acc: (acc * 1, acc), "out": torch.empty(4, 5)}
 
 
 @pytest.mark.parametrize("name", OTHERS)

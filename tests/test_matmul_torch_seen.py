@@ -31,9 +31,9 @@ def tensor(*shape: int) -> Any:
     return torch.randint(-4, 5, shape).float()
 
 
-@pytest.mark.parametrize("activation", [None, "silu", "relu_squared"])
+@pytest.mark.parametrize("activation", [None, "silu"])
 def test_tangents(activation: str | None) -> None:
-    theirs: Any = {None: lambda x: x, "silu": torch.nn.functional.silu, "relu_squared": lambda x: torch.relu(x) ** 2}
+    theirs: Any = {None: lambda x: x, "silu": torch.nn.functional.silu}
     ours = None if activation is None else getattr(tilewright, activation)
     given = [tensor(2, 3, 40) / 8, tensor(40, 16), tensor(16), tensor(3, 16)]
     tangents = [torch.randn(each.shape) for each in given]
