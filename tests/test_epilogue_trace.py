@@ -185,6 +185,19 @@ def test_functions_of_numpy_are_taken_for_those_of_the_same_name() -> None:
     assert trace(fn, ["s"]).text == trace(twin, ["s"]).text
 
 
+def test_an_error_names_a_function_that_there_is() -> None:
+    for function, said in (
+        (lambda acc: np.clip(acc, a_min=0, a_max=1), r"tilewright\.clamp\(x, low, high\) is possible"),
+        (lambda acc: np.square(acc, where=True), r"x \* x is possible"),
+        (lambda acc: np.power(acc, 2, where=True), r"x \*\* n is possible"),
+        (lambda acc: np.maximum(acc, 0, where=True), r"tilewright\.maximum is possible"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            trace(function)
+    assert hasattr(tw, "clamp")
+    assert not any(hasattr(tw, name) for name in ("clip", "square", "pow", "power"))
+
+
 def torch_function(name: str) -> Any:
     """A function of torch as its ``__torch_function__`` protocol hands it on."""
 

@@ -100,6 +100,10 @@ def long_way(emulator: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
         ("raw_stream", lambda index: 0),
         ("written", noted_as_changed),
         ("device", lambda: 0),
+        ("forward", SimpleNamespace(_current_level=-1)),
+        ("modes", lambda: 0),
+        ("transforms", lambda: None),
+        ("autocast", lambda: False),
         ("empty_here", lambda shape, strides, dtype: laid_out(shape, strides, dtype)),
         ("empty", lambda shape, dtype, device: Tensor(np.full(shape, np.nan, dtype), device.index)),
     ):

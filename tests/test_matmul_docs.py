@@ -1,4 +1,7 @@
-"""docs/matmul.md: its examples run, its table is the one that programs get, the tests it names exist."""
+"""docs/matmul.md: its examples run, its table is the one that programs get, the tests it names exist.
+
+The examples of docs/epilogues.md, and README's of ``matmul``, run too.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,22 @@ from tilewright.library.support import markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "matmul.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+_EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+EXAMPLES = _EXAMPLE.findall(PAGE)
 
 
 @pytest.mark.parametrize("text", [each for each in EXAMPLES if not each.startswith("# needs")])
 def test_an_example_runs(text: str) -> None:
     exec(compile(text, "docs/matmul.md", "exec"), {"__name__": "example"})
+
+
+def test_the_examples_of_other_pages_run() -> None:
+    ran = 0
+    for page in ("README.md", "docs/epilogues.md"):
+        for text in _EXAMPLE.findall((ROOT / page).read_text(encoding="utf-8")):
+            exec(compile(text, page, "exec"), {"__name__": "example"})
+            ran += "matmul(" in text
+    assert ran == 3
 
 
 @pytest.mark.parametrize("text", [each for each in EXAMPLES if each.startswith("# needs")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,24 @@ from matmul_cases import integers
 
 import tilewright
 from tilewright import BF16, FP16, Matmul, UsageError, explain, matmul
-from tilewright.library import choose, ready
+from tilewright.library import answers, calls, choose, ready
 from tilewright.library.request import Options, request_of
 from tilewright.tune import lookup
+
+
+@pytest.mark.parametrize(("ratio", "tie"), [(0.9995, True), (1.0, True), (1.0004, False)])
+def test_explain_says_that_a_runner_up_is_as_fast(monkeypatch: pytest.MonkeyPatch, ratio: float, tie: bool) -> None:
+    """The planner ranks in steps of a thousandth, and within one by the order of its families."""
+
+    def answer(*given: Any, **named: Any) -> Any:
+        choice = answers.answer(*given, **named)
+        return replace(choice, runner_up=("another", choice.us * ratio))
+
+    monkeypatch.setattr(calls, "answer", answer)
+    a = integers(1, (16, 16), BF16)
+    why = explain(a, a, backend="emulator").why[0]
+    assert why.startswith("the planner predicts the shortest time for it")
+    assert ("within a thousandth: the runner-up's is as short" in why) == tie
 
 
 @pytest.mark.parametrize(

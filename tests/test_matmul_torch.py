@@ -216,12 +216,6 @@ def test_gradients_by_torch_func() -> None:
     assert torch.equal(torch.func.vjp(lambda x: matmul(x, w, **E), x)[1](torch.ones(6, 5))[0], torch.ones(6, 5) @ w.mT)
 
 
-def test_a_tensor_without_memory() -> None:
-    a, b = tensor(2, 24, 40), tensor(40, 16)
-    with pytest.raises(UsageError, match=r"a is a tensor without memory of its own"):
-        torch.vmap(lambda x: matmul(x, b, **E))(a)
-
-
 @pytest.mark.parametrize("activation", ["none", "silu"])
 def test_opcheck(activation: str) -> None:
     operation = torch.ops.tilewright.matmul if activation == "none" else torch.ops.tilewright.matmul_with_input

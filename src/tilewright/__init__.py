@@ -5,6 +5,7 @@ The names below are loaded when first used: ``import tilewright`` touches no dri
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -108,3 +109,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME_OF, *_WITH_TORCH})
+
+
+if hasattr(getattr(sys.modules.get("torch"), "library", None), "custom_op"):
+    import_module(f"{__name__}.torch_library")  # a saved program names the operations and imports nothing

@@ -1,13 +1,11 @@
 """``tilewright.nn.Linear``: ``torch.nn.Linear`` on tilewright's kernels, with an activation in the same kernel."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch  # noqa: TID253 - this module is PyTorch's
 
 from tilewright.errors import UsageError
-from tilewright.torch_op import ACTIVATIONS, matmul
+from tilewright.torch_op import ACTIVATIONS, at_autocast, matmul
 
 __all__ = ["Linear"]
 
@@ -37,12 +35,17 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The result, of shape ``(..., out_features)``; under autocast in its type, as ``torch.nn.Linear``'s."""
-        weight, bias, kind = self.weight, self.bias, input.device.type
-        if torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
-            input, weight, bias = (None if x is None else x.to(dtype) for x in (input, weight, bias))
-        return matmul(input, weight.mT, bias=bias, activation=self.activation, backend=self.backend)
+        return _linear(input, self.weight, self.bias, self.activation, self.backend)
 
     def extra_repr(self) -> str:
         """As ``torch.nn.Linear``'s, with the activation."""
         return f"{super().extra_repr()}, activation={self.activation}"
+
+
+def _linear(x: Any, weight: Any, bias: Any, activation: str, backend: str) -> Any:
+    """What a layer computes: one call in what ``torch.fx`` traces, as that of a layer of PyTorch's is."""
+    x, weight, bias = at_autocast(x, weight, bias)
+    return matmul(x, weight.mT, bias=bias, activation=activation, backend=backend)
+
+
+torch.fx.wrap("_linear")

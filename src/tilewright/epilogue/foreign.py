@@ -23,6 +23,7 @@ _FUNCTIONS = {name: getattr(functions, name) for name in functions.NAMES} | {
     "pow": power,
     "power": power,
 }
+_SAID = {"clip": "tilewright.clamp(x, low, high)", "square": "x * x", "pow": "x ** n", "power": "x ** n"}
 _NO_CHANGE = {"inplace": False}  # what torch adds to a call that did not say it
 
 
@@ -44,7 +45,9 @@ def foreign(library: str, name: str, args: Sequence[Any], options: Mapping[str, 
         try:
             return _FUNCTIONS[name](*args, **options)
         except TypeError as error:
-            untraceable(f"{library}.{name} called in this way ({error})", f"tilewright.{name} is possible")
+            untraceable(
+                f"{library}.{name} called in this way ({error})", f"{_SAID.get(name, f'tilewright.{name}')} is possible"
+            )
     if operation not in OPERATIONS:
         untraceable(f"{library}.{name}")
     if options or len(args) != len(OPERATIONS[operation].takes):

@@ -66,10 +66,11 @@ def matmul(
     Raises ``UsageError`` for arguments that do not fit, naming the first, ``UnavailableError`` where there is no GPU.
     """
     torch = sys.modules.get("torch")
-    if torch is not None and torch.compiler.is_compiling():
+    if torch is not None and (torch.compiler.is_compiling() or hot.watched()):
         return _operation(
-            a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, batch_invariant, sms, backend
-        )
+            a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, deterministic, batch_invariant,
+            sms, backend,
+        )  # fmt: skip
     options, out_dtype = _PLAIN, tuple(out_dtype) if type(out_dtype) is list else out_dtype
     if plan is not None or sms is not None or batch_invariant or not deterministic or backend != "auto":
         options = Options(plan, sms, deterministic, batch_invariant, backend)
@@ -86,10 +87,11 @@ def matmul(
             result = known.run(a, out, found, stream, values)
             if result is not hot.MISSED:
                 return result
-    if _learns(a, b, out, c, bias, args):
+    if torch is not None and (_learns(a, b, out, c, bias, args) or hot.elsewhere(a, b, c, bias)):
         return _operation(
-            a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, batch_invariant, sms, backend
-        )
+            a, b, out, c, alpha, beta, bias, epilogue, args, out_dtype, stream, plan, deterministic, batch_invariant,
+            sms, backend,
+        )  # fmt: skip
     after = after_of(c, alpha, beta, bias, epilogue, args, b)
     request = request_of(a, b, out, out_dtype, options, after)
     result, ready = run(request, out, stream)
@@ -99,27 +101,29 @@ def matmul(
 
 
 def _learns(a: Any, b: Any, out: Any, c: Any, bias: Any, args: Any) -> bool:
-    """Whether a gradient is asked for."""
+    """Whether a gradient or a tangent is asked for."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
+    if torch is None:
         return False
     outs = out if isinstance(out, tuple | list) else (out,)
     bs = b if isinstance(b, tuple | list) else (b,)
     held = (a, *bs, *outs, c, bias, *(args.values() if isinstance(args, Mapping) else ()))
-    return any(getattr(each, "requires_grad", False) is True for each in held)
+    if torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) is True for each in held):
+        return True
+    return hot.has_tangent(held)
 
 
 def _operation(
     a: Any, b: Any, out: Any, c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: Any, out_dtype: Any,
-    stream: Any, plan: Any, batch_invariant: Any, sms: Any, backend: str,
+    stream: Any, plan: Any, deterministic: Any, batch_invariant: Any, sms: Any, backend: str,
 ) -> Any:  # fmt: skip
     """The same as an operation of PyTorch, which its autograd and its compiler see."""
     from tilewright.torch_op import of_call
 
     return of_call(
         a, b, c=c, alpha=alpha, beta=beta, bias=bias, epilogue=epilogue, args=args, out_dtype=out_dtype,
-        backend=backend, out=out, stream=stream, plan=plan, sms=sms,
-        batch_invariant=None if batch_invariant is False else batch_invariant,
+        backend=backend, out=out, stream=stream, plan=plan, sms=sms, deterministic=deterministic,
+        batch_invariant=batch_invariant,
     )  # fmt: skip
 
 
@@ -205,6 +209,15 @@ class Matmul:
         ``out``, here or at the start, each call makes a new result. Raises ``UsageError``, for tensors that need a
         gradient too: ``matmul`` gives one.
         """
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.compiler.is_compiling():
+            from tilewright.torch_eager import eagerly
+
+            return eagerly(self.execute, a, b, out=out, stream=stream, **changed)
+        if torch is not None and hot.recorded():
+            raise UsageError(
+                "a dispatch mode of PyTorch is active, which would not see what a Matmul queues: matmul goes through it"
+            )
         again = self._again
         if again is not None and a is None and b is None and out is None and not changed:
             on = self._stream if stream is None else stream

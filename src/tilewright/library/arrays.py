@@ -174,7 +174,9 @@ def _torch(tensor: Any, name: str) -> Array:
     try:
         pointer = tensor.data_ptr()
     except RuntimeError:  # PyTorch's own says no more
-        raise UsageError(f"{name} is a tensor without memory of its own, as inside of torch.vmap") from None
+        pointer = 0
+    if not pointer and tensor.numel():
+        raise UsageError(f"{name} is a tensor without memory of its own, as a fake one, or one whose storage was freed")
     return Array(pointer, tuple(tensor.shape), tensor.stride(), dtype, where, "torch", tensor)
 
 

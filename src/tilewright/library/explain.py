@@ -30,6 +30,11 @@ _SOURCES = {
     "invariant": "it gives a row the same bits for every number of rows (batch_invariant); the runner-up would not",
 }
 
+_TIE = (
+    "the planner predicts the shortest time for it, within a thousandth: the runner-up's is as short, and between such "
+    "two the order of the families and their plans decides"
+)
+
 
 @dataclass(frozen=True)
 class Copied:
@@ -124,7 +129,7 @@ def explanation(
     sizes = (product.m, product.n, product.k, product.batch, product.swapped)
     if choice is None:
         return Explanation(call, where, *sizes, None, None, None, None, (), (), (), None, (), None, 0)
-    why = [_SOURCES[choice.source]]
+    why = [_TIE if _is_tie(choice) else _SOURCES[choice.source]]
     found: tuple[str, ...] = ()
     if choice.planning is not None:
         why.append(REGIMES[choice.planning.regime])
@@ -153,6 +158,11 @@ def explanation(
         rooms_of(choice, product, after).nbytes,
         launches,
     )
+
+
+def _is_tie(choice: Choice) -> bool:
+    """Whether the planner took it for no shorter a time than the runner-up's (``planner/rank.py``: steps of a time)."""
+    return choice.source == "planned" and choice.runner_up is not None and choice.runner_up[1] <= choice.us
 
 
 def _launches(count: int) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ whose memory meets) goes the long way.
 from __future__ import annotations
 
 import sys
+import threading
 from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
@@ -43,8 +44,73 @@ class _Torch:
     """Makes a tensor of sizes, strides and an element type on the current device, past the dispatcher."""
     device: Any = None
     """The number of the current device."""
+    modes: Any = None
+    """The number of active dispatch modes: ``FakeTensorMode``, what records a graph, what counts."""
+    transforms: Any = None
+    """The innermost transform of ``torch.func``, None outside of them."""
+    forward: Any = None
+    """The module of forward-mode differentiation, whose ``_current_level`` is -1 where that is off."""
+    autocast: Any = None
+    """Whether autocast is on for any device."""
     written: Any = None
     """Tells autograd that the tensors of a tuple have changed, which it may have kept for a backward pass."""
+
+
+class _Inside(threading.local):
+    call: bool = False
+
+
+_inside = _Inside()
+
+
+def watched() -> bool:
+    """Whether PyTorch may have to see a call: for a mode, a transform, a tangent or autocast. It costs 0.3 us."""
+    if not (_Torch.types or _found_torch()):
+        return False
+    found: bool = (
+        _Torch.modes() or _Torch.forward._current_level >= 0 or _Torch.transforms() is not None or _Torch.autocast()
+    ) and not _inside.call
+    return found
+
+
+def recorded() -> bool:
+    """Whether a dispatch mode is active, which what is launched here would go past."""
+    if not (_Torch.types or _found_torch()):
+        return False
+    return _Torch.modes() > 0 and not _inside.call
+
+
+def has_tangent(arrays: Any) -> bool:
+    """Whether one of them is a tensor with a tangent, which forward-mode differentiation asks about here."""
+    if not (_Torch.types or _found_torch()) or _Torch.forward._current_level < 0:
+        return False
+    from tilewright.torch_library import has_tangent as found
+
+    return found(arrays)
+
+
+def unwatched(function: Any, *args: Any, **named: Any) -> Any:
+    """A call within which ``watched`` is False in this thread: PyTorch has seen it."""
+    before, _inside.call = _inside.call, True
+    try:
+        return function(*args, **named)
+    finally:
+        _inside.call = before
+
+
+def elsewhere(*arrays: Any) -> bool:
+    """Whether only PyTorch can look into a tensor: a subclass that dispatches by itself, or one of the device meta.
+
+    While ``torch.jit`` traces that is so of all tensors: their sizes are tensors too.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or _inside.call:
+        return False
+    plain = torch.Tensor.__torch_dispatch__
+    held = [each for x in arrays for each in (x if isinstance(x, tuple | list) else (x,))]
+    tensors = [each for each in held if isinstance(each, torch.Tensor)]
+    special = any(each.is_meta or type(each).__torch_dispatch__ is not plain for each in tensors)
+    return special or (bool(tensors) and torch._C._get_tracing_state() is not None)
 
 
 class Known:
@@ -143,14 +209,20 @@ def found_by(a: Any, b: Any, out: Any, more: Any) -> Found | None:
         return None
     if (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)) and _Torch.grad_enabled():
         return None
+    if _Torch.forward._current_level >= 0:
+        return None
     try:
         at_a, at_b, at_out = a.data_ptr(), b.data_ptr(), 0
         key: Any = (
             a.shape, a.stride(), a.dtype, a.get_device(), at_a & 15, a.is_neg(),
             b.shape, b.stride(), b.dtype, b.get_device(), at_b & 15, b.is_neg(), more,
         )  # fmt: skip
+        if not at_a or not at_b:  # without elements, or without memory
+            return None
         if out is not None:
             at_out = out.data_ptr()
+            if not at_out:
+                return None
             key = (key, out.shape, out.stride(), out.dtype, out.get_device(), at_out & 15, out.is_neg())
     except RuntimeError:  # a sparse tensor has no strides, one of another device no address
         return None
@@ -176,6 +248,8 @@ def found_after(c: Any, alpha: Any, beta: Any, bias: Any, epilogue: Any, args: A
             if value.requires_grad and _Torch.grad_enabled():
                 return None
             at = values[name] = value.data_ptr()
+            if not at:
+                return None
             key.append((name, value.shape, value.stride(), value.dtype, value.get_device(), at & 15, value.is_neg()))
         elif type(value) in _NUMBERS:
             key.append(name)
@@ -206,6 +280,8 @@ def of_pair(b: Any, said: tuple[Any, Values]) -> tuple[Any, tuple[Any, Values] |
             SECOND, second.shape, second.stride(), second.dtype, second.get_device(), at & 15, second.is_neg(),
         )  # fmt: skip
     except RuntimeError:
+        return b, None
+    if not at:
         return b, None
     key, values = said
     return b[0], ((key, geometry), {**values, SECOND: at})
@@ -251,6 +327,10 @@ def _found_torch() -> bool:
     if _Torch.device is not None:  # what PyTorch's own compiler makes its results by
         guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
         _Torch.empty_here = getattr(guards, "_empty_strided_cuda", None)
+    _Torch.modes = torch._C._len_torch_dispatch_stack
+    _Torch.forward = torch.autograd.forward_ad
+    _Torch.transforms = torch._C._functorch.peek_interpreter_stack
+    _Torch.autocast = torch._C._is_any_autocast_enabled
     _Torch.written = _counter(torch)
     _Torch.types = (torch.Tensor, torch.nn.Parameter)
     return True
