@@ -185,8 +185,9 @@ def again(known: Known, a: Any, b: Any, out: Any, found: Found) -> tuple[Any, ..
     For each of a, b and out what tells where and how it lies, and how it did: its address, whether it is contiguous,
     or its strides where it is not, and the number of its elements. Where these are as they were it is the same elements
     in the same order, whatever ``resize_``, ``t_`` or an assignment to ``data`` came between; each look costs a per
-    cent of the call. What starts the launch, and its pointers; what tells autograd, and the tensors it is told of. A
-    tuple for ``Matmul.execute`` to take apart: an object with a method would cost a few per cent.
+    cent of the call. Before them what counts dispatch modes, which would not see it; after them what starts the launch,
+    and its pointers; what tells autograd, and the tensors it is told of. A tuple for ``Matmul.execute`` to take apart:
+    an object with a method would cost a few per cent.
     """
     _, at_a, at_b, at_out = found
     pointers = (at_b, at_a, at_out, 0) if known.swapped else (at_a, at_b, at_out, 0)
@@ -195,7 +196,7 @@ def again(known: Known, a: Any, b: Any, out: Any, found: Found) -> tuple[Any, ..
     # Making a tuple of strides takes twice as long as saying that there is nothing between the elements.
     how = [value for x in each for value in ((x.is_contiguous, True) if x.is_contiguous() else (x.stride, x.stride()))]
     sizes = [value for x in each for value in (x.numel, x.numel())]
-    return (*where, *how, *sizes, known.start, pointers, _Torch.written, (out,))
+    return (_Torch.modes, *where, *how, *sizes, known.start, pointers, _Torch.written, (out,))
 
 
 _known: OrderedDict[Any, Known] = OrderedDict()
