@@ -24,7 +24,7 @@ from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.judgement import Finding
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
-from tilewright.planner.persistent import ISSUE_CLK, PROLOGUE_CLK, STORE_BYTES_PER_CLK
+from tilewright.planner.persistent import ISSUE_CLK, PROLOGUE_CLK
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
 from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST, DRIFT, FILL, SAME_LINES, askew
@@ -39,7 +39,9 @@ BY_ELEMENTS = 8 * 2
 EXCHANGE_WAYS = (
     2  # through distributed shared memory that the exchange of a cluster is, each about as long as one to L2
 )
-FIXED_US = 0.5  # beside launch, loads, products and stores; fitted to the sweep
+# Fitted to the sweep:
+FIXED_US = 0.5  # beside launch, loads, products and stores
+STORE_BYTES_PER_CLK = 12  # of C, by warps, while nothing is multiplied
 RESERVED = 1024  # bytes of shared memory that each block on an SM takes beside its own
 
 Kind = tuple[int, int, int, int, int]
@@ -217,7 +219,7 @@ class SwapAb(Family):
             ramp_us=BEFORE_FIRST * fixed_us,
             first_clk=ones * first,
             end_us=ones * (1 - BEFORE_FIRST) * fixed_us,
-            end_clk=out * (rounds - under),
+            end_clk=(exchange + stores * t["per_sm"]) * (rounds - under),  # the blocks of an SM store at the same time
             dependent=dependent,
             shown_clk=0.0,
             flows=split < 0,
