@@ -164,9 +164,13 @@ class StreamEstimate:
             np.broadcast_to(s.chain * s.turnaround_us * 1e-6, tiles.shape),
         ]
         self._hbm_s = together(hbm) * self._crowd(blocks)
+        # A flowing grid's last round finds places empty. Begun all at once, its blocks would take what their loads have
+        # to wait for, one after another; evenly, nothing beside their share: half of the first, as far as it is empty.
+        latest_s = np.minimum(s.chain * s.turnaround_us * 1e-6, self._hbm_s[0])
+        tail_s = np.where(many, latest_s / 2 * (s.rounds - flowing), 0.0)
         shown = np.where(s.dependent, 0.0, 1.0)
         self._launch_s = (s.launch_us + s.ramp_us) * 1e-6 * shown
-        self._end_s = (s.end_us + (s.rounds - 1) * s.round_us) * 1e-6
+        self._end_s = (s.end_us + (s.rounds - 1) * s.round_us) * 1e-6 + tail_s
         self._most_hz = c.burst_clock_mhz * 1e6
         steps_clk = np.maximum(self._resident * s.issue_clk, s.ring_clk)
         busy = self._resident * np.maximum(s.tensor_clk, s.port_clk)

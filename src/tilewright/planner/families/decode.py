@@ -19,6 +19,7 @@ from tilewright.plan_decode import LOAD_BYTES, SPARE_REGISTERS, DecodePlan, Gemv
 from tilewright.planner import stream_constraints as limits
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.facts import Shape, candidate
+from tilewright.planner.families.mma_sync import MMA_CLK
 from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.judgement import Finding
 from tilewright.planner.lazy import LazySequence
@@ -32,9 +33,6 @@ P = TypeVar("P", bound=DecodePlan)
 
 SPREAD = (0.90, 1.15)
 SLOTS = 128  # lanes that an SM issues for in a clock
-GEMV_ISSUED = 1.9
-"""Times the instructions that are counted: addresses, waits and what an SM issues at a fraction of that rate. Fitted to
-the sweep."""
 ISSUE_LATENCY_CLK = 4  # from an instruction of a warp to one that needs its result
 # Registers beside those that ``DecodePlan`` knows of, a token: its pointer, and its elements made fp32. With them the
 # blocks an SM are as many as scripts/check_kernels.py found to have room without spilling.
@@ -60,6 +58,7 @@ def _table(plans: Sequence[DecodePlan]) -> _Table:
         "wk": [p.wk for p in plans],
         "wr": [p.wr for p in plans],
         "rows": [p.bn // p.wr for p in plans],  # of weights a warp
+        "un": [p.un for p in plans],
         "batches": [p.batches if isinstance(p, MmaPlan) else 1 for p in plans],
         "threads": [p.threads for p in plans],
         "blocks": [p.blocks_per_sm for p in plans],
@@ -71,12 +70,10 @@ def _table(plans: Sequence[DecodePlan]) -> _Table:
 class Decode(Family):
     """What both kernels have. ``residuals`` are factors on the constants of the same names."""
 
-    residuals = ("turnaround", "fixed", "drain")
+    residuals = ("turnaround", "fixed")
     kind: type[DecodePlan]
-    fixed_us = 0.0  # beside launch, loads and products
-    drain_us = 0.0  # beside, after the last load
-    same = 1.0
-    ahead = 0  # batches that are asked for before the first is waited for, beyond one
+    fixed_us: float  # beside launch, loads and products
+    same: float  # factor on what L2 gives an SM of lines of its own
     tail_us = 0.0  # of a block whose K ends within a step: loads that are not all in flight at once
 
     @abstractmethod
@@ -158,7 +155,6 @@ class Decode(Family):
         read = weights + np.minimum(bm, problem.m) * line * t["wr"]
         ones = np.ones(len(bm))
         fixed_us = self.fixed_us * c.residual(self.name, "fixed")
-        end_us = (1 - BEFORE_FIRST) * fixed_us + self.drain_us * c.residual(self.name, "drain")
         tail = np.where(problem.k % bk, self.tail_us, 0.0) * -(-tiles // (machine.sms * t["blocks"]))
         stream = Stream(
             tiles=tiles,
@@ -169,7 +165,7 @@ class Decode(Family):
             shared_bytes=0 * weights,
             weight_bytes=weights,
             run_bytes=bk * wk * itemsize,
-            chain=steps / t["batches"] + self.ahead,
+            chain=steps / t["batches"],
             turnaround_us=self.turnaround_us(t, problem, machine),
             tensor_clk=self.multiply_clk(t, problem, machine),
             port_clk=read / gpu.shared_bytes_per_clock,
@@ -179,7 +175,7 @@ class Decode(Family):
             launch_us=ones * c.launch_us,
             ramp_us=BEFORE_FIRST * fixed_us,
             first_clk=ones * c.tma_latency_hbm_clk,
-            end_us=end_us + tail,
+            end_us=(1 - BEFORE_FIRST) * fixed_us + tail,
             end_clk=self.sum_clk(t) + bm * bn * wk * 4 / gpu.shared_bytes_per_clock,
             dependent=dependent,
             shown_clk=c.tma_latency_hbm_clk,  # blocks find room on an SM as those of the kernel before leave it
@@ -206,12 +202,25 @@ class Decode(Family):
 
     def turnaround_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """From when a warp has asked for a batch of weights until it asks for the one that takes its place."""
-        residual = machine.calibration.residual(self.name, "turnaround")
-        return machine.turnaround_us(np.zeros_like(t["bm"])) * residual
+        c = machine.calibration
+        used = self.used_clk(t, problem, machine) / c.burst_clock_mhz
+        return machine.turnaround_us(np.zeros_like(t["bm"])) + used * c.residual(self.name, "turnaround")
+
+    @abstractmethod
+    def used_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """Clocks in which a warp uses a batch that has come, and asks for nothing."""
 
     def round_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
-        """For how long less than HBM gives is asked for, between a block's last loads and its successor's first."""
-        return np.zeros(len(t["bm"]))
+        """Between a block's last loads and its successor's first, how long less is asked for than HBM gives.
+
+        Twice the latency of HBM, as far as the SM's other blocks do not ask for enough: for what HBM delivers to an SM
+        in that time. A warp asks for the share of a turnaround in which it does not use a batch.
+        """
+        latency = machine.turnaround_us(np.zeros_like(t["bm"]))
+        enough = machine.calibration.hbm_read_bytes_per_s * 2 * latency * 1e-6 / machine.sms
+        asked = (t["blocks"] - 1) * t["in_flight"] * latency / self.turnaround_us(t, problem, machine)
+        found: Floats = 2 * latency * np.maximum(0.0, 1 - asked / enough)
+        return found
 
     def sum_clk(self, t: dict[str, Ints]) -> Floats:
         """Clocks in which an SM's warps bring the sums of their lanes together."""
@@ -243,13 +252,6 @@ def _gemv_table(dtype: DType, tokens: int, a: Layout, b: Layout, aligned: bool) 
     return _table(found)
 
 
-def _counted(t: dict[str, Ints], aligned: bool) -> Floats:
-    """Instructions of a lane of the GEMV for 16 bytes of weights."""
-    load = 1 if aligned else 8
-    found: Floats = load + 8 + t["bm"] * (8 + (load + 8) / t["rows"])
-    return found
-
-
 class Gemv(Decode):
     """One to four tokens, multiplied on the CUDA cores."""
 
@@ -269,30 +271,19 @@ class Gemv(Decode):
 
     def issued(self, t: dict[str, Ints], aligned: bool) -> Floats:
         """A load and 8 conversions of weights, 8 FMAs a token; a token's load and conversions serve all rows."""
-        return GEMV_ISSUED * _counted(t, aligned)
+        load = 1 if aligned else 8
+        found: Floats = load + 8 + t["bm"] * (8 + (load + 8) / t["rows"])
+        return found
 
-    def turnaround_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
-        """The latency of HBM, and then all that a warp does with a step's weights, as it has one batch of registers."""
-        c = machine.calibration
+    def used_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """All that a warp does with a step's weights, an instruction after the other: it has one batch of registers."""
         loads = t["in_flight"] / (t["threads"] * LOAD_BYTES)
-        multiplied = ISSUE_LATENCY_CLK * loads * _counted(t, problem.aligned) / c.burst_clock_mhz
-        return super().turnaround_us(t, problem, machine) + multiplied * c.residual(self.name, "turnaround")
+        found: Floats = ISSUE_LATENCY_CLK * loads * self.issued(t, problem.aligned)
+        return found
 
     def sum_clk(self, t: dict[str, Ints]) -> Floats:
         """Five shuffles for each sum that a warp has, one of a warp a clock."""
         return (5 * t["wk"] * t["bn"] * t["bm"] * t["blocks"]).astype(float)
-
-    def round_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
-        """Twice the latency of HBM, its last loads' and the first ones', as far as other blocks do not ask for enough.
-
-        Enough is what HBM delivers to an SM in that time; a warp asks for the share of a turnaround that is not spent
-        on multiplying.
-        """
-        latency = machine.turnaround_us(np.zeros_like(t["bm"]))
-        enough = machine.calibration.hbm_read_bytes_per_s * 2 * latency * 1e-6 / machine.sms
-        asked = (t["blocks"] - 1) * t["in_flight"] * latency / self.turnaround_us(t, problem, machine)
-        found: Floats = 2 * latency * np.maximum(0.0, 1 - asked / enough)
-        return found
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """FMAs over what the CUDA cores do."""
@@ -323,8 +314,8 @@ class Mma(Decode):
 
     name = "decode_mma"
     kind = MmaPlan
-    drain_us = 2.7  # fitted to the sweep
-    ahead = 1
+    fixed_us = 1.7  # both fitted to the sweep
+    same = 0.7  # a warp's load has 64 bytes of each of 8 lines, where a request of L2's has 128
 
     def table(self, problem: Problem) -> _Table:
         """With as many blocks of 8 tokens as there are."""
@@ -342,6 +333,11 @@ class Mma(Decode):
         groups = t["bm"] / 8
         found: Floats = load + groups * (1 + load * 8 / t["rows"])
         return found
+
+    def used_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
+        """The tokens' loads, from L2, which a warp issues when its weights have come, and mma.sync one by one."""
+        products = t["un"] * (t["rows"] // 16) * (t["bm"] // 8) * 2.0  # of 16 weights, 8 tokens and 16 of K
+        return np.asarray(machine.calibration.tma_latency_l2_clk + MMA_CLK * products, dtype=np.float64)
 
     def multiply_clk(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """Of the rate that mma.sync reaches."""

@@ -33,13 +33,15 @@ from tilewright.problem import Layout, Problem
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
 DEPTHS = (64, 128, 256)
 SPREAD = (0.92, 1.12)
-STORE_ELEMENTS = 8  # of C that a lane stores at once where rows are aligned, else one by one
+# Of what a lane stores of C at once, 8 elements where rows are aligned, else one; of these a warp has 16 bytes of a row
+# at a time, half of what a sector of L2 takes.
+BY_ELEMENTS = 8 * 2
 EXCHANGE_WAYS = (
     2  # through distributed shared memory that the exchange of a cluster is, each about as long as one to L2
 )
 # Fitted to the sweep:
-FIXED_US = 1.0  # beside launch, loads, products and stores
-STORE_BYTES_PER_CLK = 6  # of C, by warps, while nothing is multiplied
+FIXED_US = 0.5  # beside launch, loads, products and stores
+STORE_BYTES_PER_CLK = 12  # of C, by warps, while nothing is multiplied
 RESERVED = 1024  # bytes of shared memory that each block on an SM takes beside its own
 
 Kind = tuple[int, int, int, int, int]
@@ -158,7 +160,14 @@ class SwapAb(Family):
         return max(1, (SHARED_LIMIT + RESERVED) // (plan.shared_bytes + RESERVED))
 
     def _turnaround_us(self, stage_bytes: Ints, machine: Machine) -> Floats:
-        return machine.turnaround_us(stage_bytes) * machine.calibration.residual(self.name, "turnaround")
+        """The latency of HBM, and a stage's bytes as fast as all SMs are given them at the same time.
+
+        Bytes are in flight as long as they wait for those of other SMs: a ring of few stages has no others meanwhile.
+        """
+        c = machine.calibration
+        clk = c.tma_latency_hbm_clk + stage_bytes / c.l2_bytes_per_clk_per_sm
+        found: Floats = clk / c.boost_clock_mhz * c.residual(self.name, "turnaround")
+        return found
 
     def _offered(self, found: _Table, places: Ints, problem: Problem, machine: Machine, dependent: Bools) -> Offer:
         t, c = found.columns, machine.calibration
@@ -183,7 +192,7 @@ class SwapAb(Family):
         ones = np.ones(len(bm))
         first = PROLOGUE_CLK + c.tma_latency_hbm_clk
         lines = problem.ldc * problem.out_dtype.itemsize % 16 == 0
-        stores = bm * bn * problem.out_dtype.itemsize / STORE_BYTES_PER_CLK * (1 if lines else STORE_ELEMENTS)
+        stores = bm * bn * problem.out_dtype.itemsize / STORE_BYTES_PER_CLK * (1 if lines else BY_ELEMENTS)
         out = exchange + stores
         rounds = -(-tiles // places)
         # Rounds whose C leaves while the next tile's stages come; the blocks of a cluster wait for each other's.
@@ -210,13 +219,17 @@ class SwapAb(Family):
             ramp_us=BEFORE_FIRST * fixed_us,
             first_clk=ones * first,
             end_us=ones * (1 - BEFORE_FIRST) * fixed_us,
-            end_clk=out * (rounds - under),
+            end_clk=(exchange + stores * t["per_sm"]) * (rounds - under),  # the blocks of an SM store at the same time
             dependent=dependent,
             shown_clk=0.0,
             flows=split < 0,
             round_us=0.0,
+            # Blocks that start together and have whole tiles ask for the same lines at the same time. Lines that lie
+            # askew come in halves, which do not meet.
             same=np.select(
-                [dependent & (split > 1) & (down > 1), dependent | (split > 1)], [1.0, SAME_LINES], AS_ALONE
+                [(split > 1) & (down > 1) | (max(a_cost, b_cost) > 1), dependent | (split > 1)],
+                [1.0, SAME_LINES],
+                AS_ALONE,
             ),
             apart=0.0 * ones,
             again_bytes=np.where(dependent & (split == 1), DRIFT * problem.n * problem.k * itemsize, 0.0),
@@ -235,8 +248,9 @@ class SwapAb(Family):
                 problem, shape, plan=plan, terms_us=terms, predicted_us=predicted, split=plan.cluster_k, swap_ab=True
             )
 
-        # Of the same time the smaller cluster, then one block an SM, the smaller tile, the deeper stage.
-        ties = np.stack([dependent, split, t["per_sm"], bn, bm, -bk], axis=1)
+        # Of the same time the smaller cluster, one block an SM, then the more warpgroups (one waits while another
+        # multiplies), the fewer tokens, the deeper stage.
+        ties = np.stack([dependent, split, t["per_sm"], -bn, bm, -bk], axis=1)
         rejected = LazySequence(
             len(found.refused), lambda index: _rejected(problem, found.refused[index], machine, None)
         )
