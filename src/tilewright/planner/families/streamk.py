@@ -23,7 +23,7 @@ class StreamK(Parts):
     kind = StreamKPlan
     fixed_us = 0.0
     same_walk = 1.0  # blocks are at different K, so that each line is one block's own
-    turnaround = 2.5  # fitted to the sweep, as the next
+    turnaround = 2.0  # fitted to the sweep, as the next
     walk_us = 2.9  # a block stores the end of one tile before it begins another
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
