@@ -12,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright
+from tilewright.dtypes import BF16
 from tilewright.planner.calibration import Calibration, shipped
 from tilewright.planner.candidate import Candidate
 from tilewright.planner.family import Offer, families
 from tilewright.planner.machine import Machine
+from tilewright.planner.persistent import persistent_work
 from tilewright.planner.plan import machine_of
 from tilewright.planner.planning import Planning
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.rank import TIE, ranking
-from tilewright.planner.raster import Ints
+from tilewright.planner.raster import Ints, Order, columns_of
 from tilewright.planner.terms import TERMS
 from tilewright.problem import Problem
 
@@ -114,6 +116,20 @@ def test_writes_delay_the_wgmmas_by_a_share_of_their_time() -> None:
         assert terms["shared_port"] / terms["tensor"] == pytest.approx((blocks + share * 384) / blocks)
 
 
+def test_warpgroups_that_share_a_tile_leave_a_ring_less_time() -> None:
+    """A stage is free when the last of them is done, the next one needed when the first is."""
+    machine = machine_of("h200", None, None)[0]
+    problem = Problem(8192, 8192, 4096, BF16)
+    t = {"bm": [192] * 4, "bn": [128] * 4, "cluster_m": [1] * 4, "cluster_n": [1] * 4, "half": [0] * 4}
+    t |= {"columns": [64] * 4, "slabs": [2] * 4, "through_slabs": [1] * 4}
+    t |= {"consumers": [1, 2, 3, 2], "pingpong": [0, 0, 0, 1], "stages": [3, 3, 3, 3]}
+    columns = columns_of(t)
+    one = np.ones(4, dtype=np.int64)
+    order = Order(8192, 8192, columns["bm"], columns["bn"], one, one < 0)
+    work = persistent_work(problem, machine, columns, order, 132 * one, 64.0 * one, one < 0)
+    assert 64 / work.chain == pytest.approx([2, 1.5, 4 / 3, 2])
+
+
 def test_what_l2_still_holds_follows_its_curve() -> None:
     """9 TB/s up to 40 MB; at 60 6 TB/s, of which HBM can have read 4.5; at 80 as much as HBM."""
     curve = ((30e6, 9e12), (40e6, 9e12), (60e6, 6e12), (80e6, 4.5e12))
@@ -195,4 +211,4 @@ def test_every_regime_has_its_problem() -> None:
     assert regime(8192, 8192, 8192, clock="burst") == "compute"
     assert regime(64, 64, 64) == "latency"
     assert regime(16, 16384, 16384) == "HBM"
-    assert regime(2304, 2304, 16384, clock="burst") == "wave"  # a wave with places idle, and no share of K for them
+    assert regime(2560, 2560, 16384, clock="burst") == "wave"  # a wave with places idle, and no share of K for them

@@ -29,7 +29,7 @@ from tilewright.planner.machine import Machine
 from tilewright.planner.persistent import columns, persistent_work
 from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
-from tilewright.planner.supply import BEFORE_FIRST, SAME_LINES
+from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST, SAME_LINES
 from tilewright.problem import Layout, Problem
 
 SPREAD = (0.88, 1.20)
@@ -130,8 +130,9 @@ class Parts(Family):
     residuals = ("fixed", "arrive")
     kind: type[PartsPlan]
     fixed_us: float  # beside launch, loads, products, stores and sums
-    turnaround = 1.0  # of that of whole tiles
     same = same_cluster = same_dependent = SAME_LINES  # of lone blocks; in clusters; in a dependent launch
+    same_walk = AS_ALONE  # of the round in which blocks are at different K
+    turnaround = 1.0  # of that of whole tiles
     walk_us = 0.0  # of a grid that leaves partial sums
 
     def prices(self, plan: Any) -> bool:
@@ -202,6 +203,7 @@ class Parts(Family):
         again = how.again * (order.rows + order.cols) * float(line) * lost
         walk = np.where(how.parts > 0, self.walk_us, 0.0)
         arrive = last * c.residual(self.name, "arrive") * covered
+        same = np.select([dependent, cluster > 1], [self.same_dependent, self.same_cluster], self.same)
         fixed_us = self.fixed_us * c.residual(self.name, "fixed")
         stream = Stream(
             tiles=how.items,
@@ -228,7 +230,7 @@ class Parts(Family):
             shown_clk=c.tma_latency_hbm_clk,  # A may be what the kernel before has written
             flows=covered < 0,
             round_us=0.0,
-            same=np.select([dependent, cluster > 1], [self.same_dependent, self.same_cluster], self.same),
+            same=np.stack([same, np.where(how.parts > 0, np.minimum(same, self.same_walk), same)]),
             apart=whole.apart,
             again_bytes=again,
             useful_elements=problem.m * problem.n / (tiles * elements),

@@ -72,14 +72,16 @@ def persistent_work(
     different = np.where(cluster_m > 1, problem.m, 0) + np.where(cluster_n > 1, problem.n, 0)
     apart = different / (problem.m + problem.n)
     port = machine.gpu.shared_bytes_per_clock
+    pingpong = t["pingpong"] == 1
+    team = np.where(pingpong, 1, t["consumers"])  # warpgroups that share a tile
     tensor = row_blocks * 4 * wgmma_clk
     reads = row_blocks * 4 * (64 + bn) * 16 * itemsize / port
     fills = (a_bytes + b_bytes) / port
     held = np.maximum(tensor, reads)  # TMA's writes delay wgmma as much whether it reads the port full or not
-    pingpong, slabs = t["pingpong"] == 1, (t["through_slabs"] == 1) & (problem.out_dtype != FP32)  # which no slab holds
+    slabs = (t["through_slabs"] == 1) & (problem.out_dtype != FP32)  # which no slab holds
     c_bytes = bm * bn * problem.out_dtype.itemsize
     c_clk = 2 * c_bytes / port  # into the slabs and out of them
-    steps = row_blocks / np.where(pingpong, 1, t["consumers"]) * (bn / np.maximum(t["columns"], 1))
+    steps = row_blocks / team * (bn / np.maximum(t["columns"], 1))
     by_slabs = steps * SLAB_CLK + np.maximum(0, steps - t["slabs"]) * SLAB_WAIT_CLK + c_clk
     return Work(
         order=order,
@@ -93,7 +95,7 @@ def persistent_work(
         port_half_clk=k_blocks * (held + c.port_contention * (a_bytes + 2 * b_bytes) / port) / 2,
         issue_clk=np.full(len(bm), float(k_blocks * ISSUE_CLK)),
         ring_clk=k_blocks * (c.tma_latency_hbm_clk + np.maximum(tensor, reads)) / t["stages"],
-        chain=k_blocks / np.maximum(t["stages"] - 1, 1),
+        chain=k_blocks / _stages_under_way(t["stages"], team),
         turnaround_us=machine.turnaround_us(a_bytes + b_bytes),
         apart=apart,
         own_bytes=k_blocks * (own + beyond),
@@ -108,6 +110,17 @@ def persistent_work(
         most_hz=c.burst_clock_mhz * 1e6,
         alike=alike,
     )
+
+
+def _stages_under_way(stages: Ints, team: Ints) -> Floats:
+    """How many stages of a ring are being filled while one is multiplied by ``team`` warpgroups that share its tile.
+
+    The tensor cores take the wgmmas of one warpgroup after those of another, each a ``1 / team`` of what a stage takes.
+    The first needs the next stage when it is done with its own, the last frees this one when all are done: beside the
+    ``stages - 1`` that others wait in, ``(team - 1) / team`` of the time of one is lost.
+    """
+    found: Floats = stages - 2 + 1 / team
+    return found
 
 
 def k_should_alternate(problem: Problem, machine: Machine, order: Order, places: Ints) -> Bools:

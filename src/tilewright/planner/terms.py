@@ -25,8 +25,6 @@ from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read, ov
 from tilewright.planner.supply import (
     APART,
     BEGIN_AND_END_US,
-    LINE_BYTES,
-    RUN_BYTES,
     SAME_LINES,
     fourth,
     under_ring,
@@ -220,7 +218,7 @@ class Estimate:
         c_bytes = float(problem.bytes_c)
         # In two rows what is one thing of the last wave and another of all others.
         writes = c_bytes / w.tiles * np.stack([w.last, w.places])
-        self._hbm_s = reads / c.hbm_read_bytes_per_s * (1 + RUN_BYTES / LINE_BYTES)
+        self._hbm_s = reads / c.hbm_read_bytes_per_s
         self._hbm_s += _by_wave(writes / c.hbm_write_bytes_per_s, waves)
         # Of a tile's multiply-adds that a block does in the wave; of half a tile it waits for and issues all K blocks.
         ones = np.ones(len(w.tiles))

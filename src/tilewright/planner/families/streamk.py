@@ -21,11 +21,10 @@ class StreamK(Parts):
 
     name = "streamk"
     kind = StreamKPlan
-    # Fitted to the sweep: blocks are at different K, so that lines come from further away, and a block stores the end
-    # of one tile before it begins another.
     fixed_us = 0.0
-    turnaround = 2.5
-    walk_us = 2.9
+    same_walk = 1.0  # blocks are at different K, so that each line is one block's own
+    turnaround = 2.0  # fitted to the sweep, as the next
+    walk_us = 2.9  # a block stores the end of one tile before it begins another
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """Both ways to cut each tile and cluster, the second where there is a full wave."""
