@@ -126,7 +126,7 @@ def test_warpgroups_that_share_a_tile_leave_a_ring_less_time() -> None:
     columns = columns_of(t)
     one = np.ones(4, dtype=np.int64)
     order = Order(8192, 8192, columns["bm"], columns["bn"], one, one < 0)
-    work = persistent_work(problem, machine, columns, order, 132 * one, 64.0 * one, one < 0)
+    work = persistent_work(problem, machine, columns, order, 132 * one, 64.0 * np.ones(4), one < 0)
     assert 64 / work.chain == pytest.approx([2, 1.5, 4 / 3, 2])
 
 

@@ -333,3 +333,17 @@ def test_parts_of_stream_k_are_those_of_a_walk(tiles: int, places: int, steps: i
         assert counted == len(parts)
     assert len(parts) <= counted or counted == 0
     assert counted <= shared + math.ceil(workers)
+
+
+def test_lone_blocks_of_one_wave_share_lines_until_they_end() -> None:
+    """31.4 us were measured (docs/notebook/2026-11-30-ranking.md): 24 KB a step of 256 clocks, at 65 bytes a clock."""
+    problem = Problem(1024, 1024, 8192, "bf16", b_layout="column")
+    lone = next(
+        each.plan
+        for each in tilewright.plan(problem=problem, gpu="h200").ranked
+        if each.family == "wgmma" and each.tile[:2] == (64, 128) and each.cluster == (1, 1)
+    )
+    assert lone is not None
+    assert us(priced(lone, problem, H200)) == pytest.approx(31.4, rel=0.06)
+    twice = Problem(2048, 1024, 8192, "bf16", b_layout="column")
+    assert us(priced(lone, twice, H200)) > 2.05 * us(priced(lone, problem, H200))

@@ -24,6 +24,7 @@ from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints, Order, lines_read, over
 from tilewright.planner.supply import (
     APART,
+    AS_ALONE,
     BEGIN_AND_END_US,
     SAME_LINES,
     fourth,
@@ -226,7 +227,9 @@ class Estimate:
         at_once = np.stack([w.last * np.where(w.cut, 2, 1), w.places])
         active = np.minimum(at_once, w.places) * w.cluster
         received = np.stack([np.where(w.cut, w.half_share, 1.0), ones])
-        self._l2_s = machine.l2_seconds(w.own_bytes * received, w.shared_bytes * received, active, SAME_LINES)
+        # Where there is one wave, lone blocks that start together ask for the same lines together until they end.
+        same = np.where((w.cluster == 1) & (w.waves == 1), AS_ALONE, SAME_LINES)
+        self._l2_s = machine.l2_seconds(w.own_bytes * received, w.shared_bytes * received, active, same)
         blocks = (w.tiles * w.cluster).astype(float)
         self.l2_total_bytes = w.l2_bytes * blocks + c_bytes
         self.hbm_total_bytes = waves.total(reads) + c_bytes
