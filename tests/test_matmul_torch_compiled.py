@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import tilewright
 from tilewright import UsageError, matmul
+from tilewright.library import hot
 
 torch: Any = pytest.importorskip("torch")
 testing: Any = pytest.importorskip("torch._dynamo.testing")
@@ -54,6 +56,19 @@ def test_a_matmul_within_what_is_compiled() -> None:
         called = torch.compile(lambda a: product.execute(a) + 1, backend="eager")
         assert torch.equal(called(A), A @ B + 1)
         assert torch.equal(called(A.flip(0).contiguous()), A.flip(0) @ B + 1)
+
+
+def test_a_repeated_call_within_what_is_compiled() -> None:
+    """What ``execute`` looks at first, addresses, no graph can hold: it runs beside it."""
+    a, out, starts = A.clone(), torch.empty(4, 5), []
+    with tilewright.Matmul(a, B, out=out, stream=0, **E) as product:
+        known: Any = SimpleNamespace(swapped=False, start=lambda pointers, on: starts.append((pointers, on)))
+        product.execute()
+        hot.recorded()  # by which PyTorch is known
+        product._again = hot.again(known, a, B, out, (None, a.data_ptr(), B.data_ptr(), out.data_ptr()))
+        called = torch.compile(lambda x: product.execute() + x, backend="eager")
+        assert torch.equal(called(out), A @ B * 2)
+        assert starts == [((a.data_ptr(), B.data_ptr(), out.data_ptr(), 0), 0)]
 
 
 def test_errors_are_those_of_a_call() -> None:

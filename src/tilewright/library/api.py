@@ -209,29 +209,27 @@ class Matmul:
         ``out``, here or at the start, each call makes a new result. Raises ``UsageError``, for tensors that need a
         gradient too: ``matmul`` gives one.
         """
-        torch = sys.modules.get("torch")
-        # Of a repeated call each look costs a per cent; is_compiling would cost two more, and says the same here.
-        if torch is not None and torch.compiler.is_dynamo_compiling():
-            from tilewright.torch_eager import eagerly
-
-            return eagerly(self.execute, a, b, out=out, stream=stream, **changed)
+        # A repeated call first: each look costs it a per cent. What traces it finds addresses here, and stops.
         again = self._again
         if again is not None and a is None and b is None and out is None and not changed:
             on = self._stream if stream is None else stream
             if type(on) is int:
                 (
                     modes, where_a, at_a, where_b, at_b, where_out, at_out,
-                    how_a, lay_a, how_b, lay_b, how_out, lay_out,
-                    size_a, count_a, size_b, count_b, size_out, count_out, start, pointers, written, outs,
+                    how_a, lay_a, how_b, lay_b, how_out, lay_out, start, pointers, written, outs,
                 ) = again  # fmt: skip
                 if (
                     not modes() and where_a() == at_a and where_b() == at_b and where_out() == at_out
                     and how_a() == lay_a and how_b() == lay_b and how_out() == lay_out
-                    and size_a() == count_a and size_b() == count_b and size_out() == count_out
                 ):  # fmt: skip
                     start(pointers, on)
                     written(outs)
                     return outs[0]
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.compiler.is_compiling():
+            from tilewright.torch_eager import eagerly
+
+            return eagerly(self.execute, a, b, out=out, stream=stream, **changed)
         if torch is not None and hot.recorded():
             raise UsageError(
                 "a dispatch mode of PyTorch is active, which would not see what a Matmul queues: matmul goes through it"

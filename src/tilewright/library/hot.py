@@ -182,9 +182,9 @@ class Known:
 def again(known: Known, a: Any, b: Any, out: Any, found: Found) -> tuple[Any, ...]:
     """A plain call with ``out``, to be repeated on the same tensors, which lay well apart when it was first made.
 
-    For each of a, b and out what tells where and how it lies, and how it did: its address, whether it is contiguous,
-    or its strides where it is not, and the number of its elements. Where these are as they were it is the same elements
-    in the same order, whatever ``resize_``, ``t_`` or an assignment to ``data`` came between; each look costs a per
+    For each of a, b and out what tells where and how it lies, and how it did: its address, and whether it is
+    contiguous, or its strides where it is not. So what ``t_``, ``set_``, a longer ``resize_`` or an assignment to
+    ``data`` did is seen; what ``resize_`` made shorter still has its memory and counts as it was. Each look costs a per
     cent of the call. Before them what counts dispatch modes, which would not see it; after them what starts the launch,
     and its pointers; what tells autograd, and the tensors it is told of. A tuple for ``Matmul.execute`` to take apart:
     an object with a method would cost a few per cent.
@@ -195,8 +195,7 @@ def again(known: Known, a: Any, b: Any, out: Any, found: Found) -> tuple[Any, ..
     where = [value for x in each for value in (x.data_ptr, x.data_ptr())]
     # Making a tuple of strides takes twice as long as saying that there is nothing between the elements.
     how = [value for x in each for value in ((x.is_contiguous, True) if x.is_contiguous() else (x.stride, x.stride()))]
-    sizes = [value for x in each for value in (x.numel, x.numel())]
-    return (_Torch.modes, *where, *how, *sizes, known.start, pointers, _Torch.written, (out,))
+    return (_Torch.modes, *where, *how, known.start, pointers, _Torch.written, (out,))
 
 
 _known: OrderedDict[Any, Known] = OrderedDict()

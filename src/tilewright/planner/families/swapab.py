@@ -224,10 +224,11 @@ class SwapAb(Family):
             shown_clk=0.0,
             flows=split < 0,
             round_us=0.0,
-            # Blocks that start together and have whole tiles ask for the same lines at the same time. Lines that lie
+            # Blocks that start together and have whole tiles ask for the same lines at the same time: not in a
+            # dependent launch, where they start one by one as room is left, nor in clusters along K. Lines that lie
             # askew come in halves, which do not meet.
             same=np.select(
-                [(split > 1) & (down > 1) | (max(a_cost, b_cost) > 1), dependent | (split > 1)],
+                [(down > 1) & (dependent | (split > 1)) | (max(a_cost, b_cost) > 1), dependent | (split > 1)],
                 [1.0, SAME_LINES],
                 AS_ALONE,
             ),
