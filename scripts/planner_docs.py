@@ -21,9 +21,11 @@ from pathlib import Path
 
 import planner_report
 from ladder_pages import renew
+from typer.testing import CliRunner
 
 from tilewright import roofline
 from tilewright.backends.host_compiler import available_compilers
+from tilewright.cli.app import app
 from tilewright.errors import UnavailableError
 from tilewright.gpu import get_gpu
 from tilewright.planner import constraints
@@ -122,13 +124,21 @@ for itemsize, bk, roof in ((2, 64, "bf16_tensor"), (1, 128, "fp8_tensor")):
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
-def printed(words: Sequence[str]) -> str:
-    """What a command prints, stdout and stderr, as a terminal of ``WIDTH`` columns without colours shows it."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("TILEWRIGHT_BACKEND", "FORCE_"))},
-        "COLUMNS": str(WIDTH), "LINES": "50", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1",
-        "PYTHONIOENCODING": "utf-8", "CUDA_VISIBLE_DEVICES": "",
-    }  # fmt: skip
+ENVIRONMENT: dict[str, str | None] = {
+    "COLUMNS": str(WIDTH), "LINES": "50", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1",
+    "PYTHONIOENCODING": "utf-8", "CUDA_VISIBLE_DEVICES": "", "FORCE_COLOR": None, "TILEWRIGHT_BACKEND": None,
+}  # fmt: skip
+
+
+def printed(command: str) -> str:
+    """What ``tilewright ...`` prints, stdout and stderr, on a terminal of ``WIDTH`` columns without colours."""
+    done = CliRunner().invoke(app, shlex.split(command)[1:], env=ENVIRONMENT)
+    return "".join(f"{line.rstrip()}\n" for line in done.output.splitlines())
+
+
+def printed_by(words: Sequence[str]) -> str:
+    """The same of any command, in a process of its own."""
+    environment = {name: value for name, value in {**os.environ, **ENVIRONMENT}.items() if value is not None}
     done = subprocess.run(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", env=environment, check=False
     )
@@ -141,7 +151,7 @@ def shown(commands: Sequence[Shown]) -> str:
         raise UnavailableError("no C++ compiler is installed, which the emulator needs")
     parts = []
     for each in commands:
-        text = printed([sys.executable, "-m", "tilewright", *shlex.split(each.command)[1:]])
+        text = printed(each.command)
         parts.append(f"$ {each.command}\n{kept(text, each.keep) if each.keep else text}")
     return fenced("text", "\n".join(parts))
 
@@ -168,7 +178,7 @@ def kept(text: str, names: Sequence[str]) -> str:
 
 def ran(code: str) -> str:
     """Python code and what it prints."""
-    return fenced("python", f"{code}\n") + "\n" + fenced("text", printed([sys.executable, "-c", code]))
+    return fenced("python", f"{code}\n") + "\n" + fenced("text", printed_by([sys.executable, "-c", code]))
 
 
 def fenced(language: str, text: str) -> str:

@@ -33,7 +33,7 @@ def test_the_others_differ_in_kind_if_they_are_near() -> None:
 
 
 def test_of_a_planning() -> None:
-    ranked = plan(64, 24576, 1536, layout="rc", gpu="h200").ranked
+    ranked = plan(64, 8192, 8192, layout="rc", gpu="h200").ranked
     some = contenders(ranked, 4)
     assert some[0] == ranked[0]
     places = [ranked.index(each) for each in some]

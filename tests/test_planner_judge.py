@@ -50,7 +50,7 @@ layouts = st.sampled_from(("rr", "rc", "cr", "cc"))
 sizes = st.integers(1, 9000)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     shape=st.tuples(sizes, sizes, sizes), tile=tiles, stages=st.none() | st.integers(1, 15), cluster=clusters,
     consumers=st.none() | st.integers(1, 4), schedule=st.sampled_from((None, "cooperative", "pingpong")),

@@ -41,7 +41,7 @@ def of_tile(planning: Planning, bm: int, bn: int, schedule: str = "cooperative")
 
 
 @given(m=sizes, n=sizes, k=sizes, sms=st.integers(4, 132))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_no_prediction_is_below_what_the_tensor_cores_and_hbm_allow(m: int, n: int, k: int, sms: int) -> None:
     problem = Problem(m, n, k, "bf16", b_layout="column")
     machine = Machine(H200.gpu, H200.calibration, sms)

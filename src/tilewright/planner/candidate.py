@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from tilewright.plan_base import Plan
@@ -92,6 +93,18 @@ class Candidate:
     terms_us: Mapping[str, float] = field(default_factory=dict, hash=False)
     predicted_us: Predicted | None = None
     rejected: str | None = None
+
+    def __post_init__(self) -> None:
+        """Freeze the terms, which calls that ask for the same share."""
+        object.__setattr__(self, "terms_us", MappingProxyType(dict(self.terms_us)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: a view of a dictionary cannot be."""
+        return {**vars(self), "terms_us": dict(self.terms_us)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.__post_init__()
 
     @property
     def label(self) -> str:

@@ -15,6 +15,7 @@ from tilewright.errors import UsageError
 from tilewright.plan_branch import BranchPlan
 from tilewright.planner.candidate import INSIDE, Candidate
 from tilewright.planner.planning import Clock, Planning
+from tilewright.planner.rank import TIE
 from tilewright.planner.reading import build, choice, each_of, flag, read_fields, real, record, text
 
 SCHEMA = "tilewright.why/1"
@@ -65,9 +66,9 @@ class Why:
         if abs(more) < _NOTHING_US:
             return f"{better.label} and {worse.label} take the same time; the tie rule decides"
         share = abs(more) / time_us(worse, self.clock)
-        return (
-            f"{better.label} takes {abs(more):,.2f} us ({share:.1%}) less than {worse.label}: {', '.join(self._told())}"
-        )
+        tie = "; so near each other the tie rule may rank either first" if share < TIE else ""
+        told = ", ".join(self._told())
+        return f"{better.label} takes {abs(more):,.2f} us ({share:.1%}) less than {worse.label}: {told}{tie}"
 
     def _told(self) -> Iterator[str]:
         """The terms that add up, the one that decides most first, as what the faster one gains or loses by them."""
@@ -134,7 +135,7 @@ def time_us(candidate: Candidate, clock: Clock) -> float:
 
 
 def find(planning: Planning, name: str) -> Candidate:
-    """The candidate that a person means: a rank from 1, or words of a label (``128x256 pingpong``), the first of them.
+    """The candidate that a person means: a rank from 1, a label, or words of labels (``128x256 pingpong``), the first.
 
     Raises ``UsageError`` where there is none, or only rejected ones.
     """
@@ -144,9 +145,12 @@ def find(planning: Planning, name: str) -> Candidate:
         if 1 <= rank <= len(planning.ranked):
             return planning.ranked[rank - 1]
     elif wanted:
-        for candidate in planning.ranked:
-            if _is_meant(candidate, wanted):
+        meant = [candidate for candidate in planning.ranked if _is_meant(candidate, wanted)]
+        for candidate in meant:
+            if candidate.label.lower().split() == wanted:
                 return candidate
+        if meant:
+            return meant[0]
         for candidate in planning.rejected:
             if _is_meant(candidate, wanted):
                 raise UsageError(f"{candidate.label} has no predicted time: {candidate.rejected}")
