@@ -11,6 +11,19 @@ from tilewright.dtypes import DType
 Array = np.ndarray[Any, Any]
 
 
+class Exported:
+    """What hands its memory over by DLPack alone."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
 def integers(seed: int, shape: tuple[int, ...], dtype: DType) -> Array:
     """Small ones: fp32 adds their products exactly in any order."""
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype.numpy)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matmul_cases import Array, exact, integers, same
+from matmul_cases import Array, Exported, exact, integers, same
 
 import tilewright
 from tilewright import BF16, FP16, FP32, Matmul, UnavailableError, UsageError, explain, matmul
@@ -79,19 +79,6 @@ def test_numbers_beyond_those_of_floats_are_infinite() -> None:
     a, b = integers(1, (24, 40), FP32) + 10, integers(2, (40, 16), FP32) + 10
     assert (matmul(a, b, alpha=10**400, **E) == np.inf).all()
     assert (matmul(a, b, epilogue=lambda acc, s: acc * s, args={"s": -(10**400)}, **E) == -np.inf).all()
-
-
-class Exported:
-    """What hands its memory over by DLPack alone."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
 
 
 def test_arrays_by_dlpack_in_host_memory() -> None:

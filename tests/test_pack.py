@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sass_lint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ladder_cases import vast
+from sass_cases import instructions
 
-from tilewright import nvrtc
 from tilewright.backends.base import Backend, Matrix
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_checks import check_bounds, check_races
 from tilewright.dtypes import BF16, FP16, FP32, DType
-from tilewright.errors import EmulatorFault, TilewrightError, UsageError
+from tilewright.errors import EmulatorFault, UsageError
 from tilewright.ladder import rung
 from tilewright.library.pack import PackPlan, Strided, plan_for, predicted_us, prepare, tight
 from tilewright.planner.plan import machine_of
@@ -186,21 +185,9 @@ def test_a_broken_kernel_is_caught(right: str, wrong: str, kind: str) -> None:
     assert check_launch(emulator, launch, right, wrong) == kind
 
 
-@pytest.mark.skipif(nvrtc.unavailable_reason() is not None, reason=str(nvrtc.unavailable_reason()))
 def test_the_loads_of_a_thread_are_in_flight_together() -> None:
-    try:
-        sass_lint.disassembler()
-    except TilewrightError as error:
-        pytest.skip(str(error))
-
-    class Target:
-        name, arch = "cuda", "sm_90a"
-
     plans = [PackPlan(size, across) for size in (2, 4) for across in (False, True)]
-    kernels = [nvrtc.compile_kernel(plan.source(Target())) for plan in plans]  # type: ignore[arg-type]
-    for made, code in zip(kernels, sass_lint.disassemble([each.cubin for each in kernels]), strict=True):
-        report, names = made.report, [each.name for each in code]
-        assert (report.spill_bytes, report.stack_bytes, report.warnings) == (0, 0, ())
+    for names in instructions([plan.source for plan in plans]):
         assert names[: names.index("STS")].count("LDG") >= 64 * 64 // 256 - 2
 
 

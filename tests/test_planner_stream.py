@@ -86,7 +86,7 @@ def test_a_shallow_ring_does_not_draw_the_bandwidth() -> None:
     full = SwapAbPlan.default(shape, aligned=True)
     times = [us(priced(full.with_(stages=stages), shape, H200)) for stages in (2, 3, 4, 6, full.stages)]
     assert times == sorted(times, reverse=True)
-    assert times[0] > 1.25 * times[-1]
+    assert times[0] > 1.45 * times[-1]
     assert times[3] < 1.1 * times[-1]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from epilogue_cases import CASES, Case, value_of
-from matmul_cases import Array, integers, same
+from matmul_cases import Array, Exported, integers, same
 
 import tilewright
 from tilewright import BF16, FP32, DType, Matmul, UsageError, matmul
@@ -192,23 +192,10 @@ def test_an_argument_of_many_launches_that_a_sum_replaces() -> None:
     np.testing.assert_array_equal(v, np.full(v.shape, 8))
 
 
-class Held:
-    """What has nothing but DLPack."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-
-    def __dlpack__(self, **how: Any) -> Any:
-        return self.array.__dlpack__(**how)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
-
-
 def test_reductions_of_nothing_into_dlpack() -> None:
-    a, b = Held(np.empty((0, 8), np.float32)), Held(np.ones((8, 6), np.float32))
+    a, b = Exported(np.empty((0, 8), np.float32)), Exported(np.ones((8, 6), np.float32))
     sums, largest = np.full(6, 7, np.float32), np.full(6, 7, np.float32)
-    out = (Held(np.empty((0, 6), np.float32)), Held(sums), Held(largest))
+    out = (Exported(np.empty((0, 6), np.float32)), Exported(sums), Exported(largest))
     matmul(a, b, out=out, epilogue=lambda x: (x, tilewright.col_sum(x), tilewright.col_max(x)), backend="emulator")
     np.testing.assert_array_equal(sums, np.zeros(6))
     np.testing.assert_array_equal(largest, np.full(6, -np.inf))

@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sass_lint
 from epilogue_cases import CASES, Case
 from matmul_cases import Array, integers, same
+from sass_cases import instructions
 
 import tilewright as tw
-from tilewright import BF16, FP32, DType, Matmul, UsageError, explain, matmul, nvrtc
+from tilewright import BF16, FP32, DType, Matmul, UsageError, explain, matmul
 from tilewright.backends.emulator import EmulatorBackend
 from tilewright.backends.emulator_checks import check_bounds, check_races
 from tilewright.checked import check as checked
 from tilewright.epilogue.code import BoundEpilogue
 from tilewright.epilogue.compose import compose
-from tilewright.errors import TilewrightError
 from tilewright.library import ready, sums, warm
 from tilewright.library.sums import Partials, Sum
 from tilewright.plan_base import ALONE, FRAGMENT, Lanes
@@ -267,18 +266,6 @@ def test_a_thousand_runs_have_the_same_bits(cuda: Any, shape: tuple[int, int, in
     assert ((first[1] - acc.sum(-1)).abs() <= 1e-5 * size).all()
 
 
-@pytest.mark.skipif(nvrtc.unavailable_reason() is not None, reason=str(nvrtc.unavailable_reason()))
 def test_the_loads_of_a_thread_are_in_flight_together() -> None:
-    try:
-        sass_lint.disassembler()
-    except TilewrightError as error:
-        pytest.skip(str(error))
-
-    class Target:
-        name, arch = "cuda", "sm_90a"
-
-    made = nvrtc.compile_kernel(sums.source(Target()))  # type: ignore[arg-type]
-    (code,) = sass_lint.disassemble([made.cubin])
-    names = [each.name for each in code]
-    assert (made.report.spill_bytes, made.report.stack_bytes, made.report.warnings) == (0, 0, ())
+    (names,) = instructions([sums.source])
     assert names[: names.index("FADD")].count("LDG") >= sums.AT_ONCE - 1
