@@ -14,36 +14,33 @@ from tilewright import FP32, LaunchError
 from tilewright.backends.base import Matrix
 from tilewright.backends.cuda_prepared import LaunchConfig, PreparedLaunch
 
-CONTEXT = 5
-
 
 class Driver:
     """Notes the first argument of each launch and its stream; ``inside`` is called while the driver would read them."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int | None]] = []
-        self.context, self.code = CONTEXT, 0
+        self.code, self.elsewhere = 0, 0
         self.inside: Any = lambda: None
-
-    def current(self, found: Any) -> int:
-        found._obj.value = self.context
-        return 0
 
     def launch(self, config: Any, handle: Any, args: Any, extra: None) -> int:
         self.inside()
+        if self.elsewhere:
+            return self.elsewhere
         first = ctypes.c_uint64.from_address(ctypes.addressof(args._obj)).value
         self.seen.append((ctypes.c_uint64.from_address(first).value, config._obj.stream))
         return self.code
 
 
 class Backend:
-    """Counts how often its context was made current."""
+    """Counts how often its context was made current, in which the driver runs launches."""
 
-    def __init__(self) -> None:
-        self.entered = 0
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.entered = driver, 0
 
     def current(self) -> Any:
         self.entered += 1
+        self.driver.elsewhere = 0
         return nullcontext()
 
 
@@ -56,10 +53,10 @@ def driver() -> Driver:
 def prepared(driver: Driver) -> Any:
     """A launch of one matrix, 4 bytes past the address of its role."""
     made: Any = object.__new__(PreparedLaunch)
-    made._backend, made._kernel = Backend(), SimpleNamespace(name="tw_gemm")
+    made._backend, made._kernel = Backend(driver), SimpleNamespace(name="tw_gemm")
     made._args, made._slots, made._fields = [Matrix(0, 1, 1, 1, FP32, None)], [(0, 0, 4)], ()
-    made._launch, made._replace, made._current = driver.launch, None, driver.current
-    made._context, made._free, made._handle = CONTEXT, [], None
+    made._launch, made._replace = driver.launch, None
+    made._free, made._handle = [], None
     made._attributes = ctypes.create_string_buffer(1)
     made._configured = ((1, 1, 1), (128, 1, 1), 0, None, ctypes.addressof(made._attributes), 0)
     return made
@@ -91,11 +88,13 @@ def test_a_launch_while_another_thread_is_in_the_driver_has_arguments_of_its_own
     assert len(prepared._free) == 2
 
 
-def test_the_kernels_context_is_made_current_where_another_one_is(prepared: Any, driver: Driver) -> None:
-    prepared.start((64,), 7)
-    driver.context = CONTEXT + 1
-    prepared.start((64,), 7)
+@pytest.mark.parametrize("code", [201, 400])
+def test_the_kernels_context_is_made_current_where_another_one_is(prepared: Any, driver: Driver, code: int) -> None:
+    prepared.start((64,), 0)
+    driver.elsewhere = code
+    prepared.start((128,), 0)
     assert prepared._backend.entered == 2
+    assert driver.seen == [(68, None), (132, None)], "each was queued once"
 
 
 def test_a_launch_that_fails_is_an_error_and_the_next_one_runs(prepared: Any, driver: Driver) -> None:

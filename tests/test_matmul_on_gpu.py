@@ -151,6 +151,43 @@ def test_another_device_than_the_current_one(torch: Any) -> None:
     assert torch.equal(found, wanted(a, b))
     with pytest.raises(UsageError, match="a lies on GPU 1 and b on GPU 0"):
         matmul(a, b.to("cuda:0"))
+    prepared = Matmul(a, b, out=found, stream=0)
+    for _ in range(3):
+        found.zero_()
+        assert torch.equal(prepared.execute(), wanted(a, b))
+
+
+@pytest.mark.parametrize("own_stream", [False, True])
+def test_a_prepared_launch_where_another_context_or_none_is_current(torch: Any, own_stream: bool) -> None:
+    from cuda.bindings import driver
+
+    a, b = operand(torch, "row", 128, 64, "bfloat16"), operand(torch, "row", 64, 128, "bfloat16")
+    out, expected = torch.empty((128, 128), device="cuda", dtype=torch.bfloat16), wanted(a, b)
+    stream = torch.cuda.Stream().cuda_stream if own_stream else 0
+    prepared = Matmul(a, b, out=out, stream=stream)
+    prepared.execute()
+
+    def here() -> None:
+        prepared.execute()
+
+    def elsewhere() -> None:
+        code, context = driver.cuCtxCreate(None, 0, driver.CUdevice(0))
+        assert int(code) == 0
+        try:
+            prepared.execute()
+            assert int(driver.cuCtxGetCurrent()[1]) == int(context), "what was current is again"
+        finally:
+            driver.cuCtxDestroy(context)
+
+    for act in (here, elsewhere):
+        torch.cuda.synchronize()
+        out.fill_(float("nan"))
+        torch.cuda.synchronize()
+        thread = threading.Thread(target=act)
+        thread.start()
+        thread.join()
+        torch.cuda.synchronize()
+        assert torch.equal(out, expected), act.__name__
 
 
 def test_a_prepared_matmul(torch: Any) -> None:

@@ -13,13 +13,16 @@ from typing import Any
 
 from tilewright.backends.arguments import Arguments
 from tilewright.backends.base import Dim3, Matrix, TensorMap
-from tilewright.backends.cuda_capture import DRIVER, library
+from tilewright.backends.cuda_capture import library
 from tilewright.backends.cuda_errors import call, driver_errors, driver_version
 from tilewright.backends.cuda_launch import launch_attributes
 from tilewright.backends.cuda_tensor_map import FAULTY_BIT, LAST_FAULTY_DRIVER, encode
 from tilewright.errors import LaunchError
 
 ATTRIBUTE_BYTES = 72  # CUlaunchAttribute: an id of 4 bytes, 4 of padding, a value of 64
+IN_ANOTHER_CONTEXT = (201, 400)
+"""``CUDA_ERROR_INVALID_CONTEXT`` and ``CUDA_ERROR_INVALID_HANDLE``: what a launch on the default stream returns, with
+nothing queued, where no context or another one is current. One on a stream of its own runs: that has its context."""
 
 
 class LaunchConfig(ctypes.Structure):
@@ -36,16 +39,16 @@ class LaunchConfig(ctypes.Structure):
 
 
 @cache
-def driver_functions() -> tuple[Any, Any, Any]:
-    """``cuLaunchKernelEx``, ``cuTensorMapReplaceAddress`` and ``cuCtxGetCurrent``; each returns a ``CUresult``.
+def driver_functions() -> tuple[Any, Any]:
+    """``cuLaunchKernelEx`` and ``cuTensorMapReplaceAddress``; each returns a ``CUresult``.
 
-    The library is in memory by then: cuda.bindings loaded it. The first and the last take nothing but ``at`` and None:
-    without types to convert to, ctypes calls in two thirds of the time. The last cannot wait and keeps the GIL, which
-    saves as much again; a launch waits where the driver's queue is full.
+    The library is in memory by then: cuda.bindings loaded it. The first takes nothing but ``at`` and None: without
+    types to convert to, ctypes calls in two thirds of the time. It lets go of the GIL, as it waits where the driver's
+    queue is full.
     """
     launch, replace = library().cuLaunchKernelEx, library().cuTensorMapReplaceAddress
     replace.argtypes = [ctypes.c_void_p] * 2
-    return launch, replace, ctypes.PyDLL(DRIVER).cuCtxGetCurrent
+    return launch, replace
 
 
 def at(address: int) -> Any:
@@ -62,8 +65,8 @@ class PreparedLaunch:
     """
 
     __slots__ = (
-        "_args", "_attributes", "_backend", "_configured", "_context", "_current", "_fields", "_free", "_handle",
-        "_kernel", "_launch", "_replace", "_slots",
+        "_args", "_attributes", "_backend", "_configured", "_fields", "_free", "_handle", "_kernel", "_launch",
+        "_replace", "_slots",
     )  # fmt: skip
 
     def __init__(
@@ -81,13 +84,12 @@ class PreparedLaunch:
         fields: Sequence[tuple[int, int, int, int]] = (),
     ) -> None:
         self._backend, self._kernel, self._args, self._slots, self._fields = backend, kernel, args, slots, fields
-        self._launch, self._replace, self._current = driver_functions()
+        self._launch, self._replace = driver_functions()
         where = f"grid {grid}, block {block}, {shared_bytes} B shared"
         with backend.current(), driver_errors(f"preparing {kernel.name}", where):
             from cuda.bindings import driver
 
             backend.allow_shared(kernel, shared_bytes)
-            self._context = int(call(driver.cuCtxGetCurrent))
             function = call(driver.cuKernelGetFunction, kernel.handle.handle)
             call(driver.cuFuncLoad, function)  # now, not at the first launch, which may be one that is captured
             self._handle = at(int(function))
@@ -108,9 +110,9 @@ class PreparedLaunch:
                 self._move(bound, pointers)
             if stream != bound.stream:
                 bound.config.stream = bound.stream = stream
-            if self._current(bound.found_at) == 0 and bound.found.value == self._context:
-                code = self._launch(bound.config_at, self._handle, bound.at, None)
-            else:
+            # Asking which context is current would take as long as a twentieth of all this: the driver says so.
+            code = self._launch(bound.config_at, self._handle, bound.at, None)
+            if code in IN_ANOTHER_CONTEXT:
                 with self._backend.current():
                     code = self._launch(bound.config_at, self._handle, bound.at, None)
         finally:
@@ -175,7 +177,7 @@ class _Bound:
     A list of free ones instead of a lock: taking one off costs a fifth, and no thread waits for another's launch.
     """
 
-    __slots__ = ("at", "block", "config", "config_at", "found", "found_at", "moves", "pointers", "stream")
+    __slots__ = ("at", "block", "config", "config_at", "moves", "pointers", "stream")
 
     def __init__(self, config: LaunchConfig) -> None:
         self.config, self.config_at = config, ctypes.byref(config)
@@ -184,8 +186,6 @@ class _Bound:
         self.block: Arguments | None = None
         self.at: Any = None
         self.moves: list[tuple[int, int, Any, int, Any]] = []
-        self.found = ctypes.c_void_p()
-        self.found_at = ctypes.byref(self.found)
 
 
 class Fill:
