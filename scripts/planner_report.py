@@ -157,7 +157,8 @@ def groups(found: Sequence[Point]) -> dict[str, list[Point]]:
         "rungs 6-10": lambda p: 6 <= p.rung <= 10,
         "rung 5": lambda p: p.rung == 5,
         "rung 4": lambda p: p.rung == 4,
-        "rungs 0-3": lambda p: p.rung <= 3,
+        "rungs 0-3": lambda p: NO_RUNG < p.rung <= 3,
+        "branches": lambda p: p.rung == NO_RUNG,
     }
     for name, belongs in parts.items():
         made[name] = [point for point in found if belongs(point)]

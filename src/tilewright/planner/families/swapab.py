@@ -224,16 +224,17 @@ class SwapAb(Family):
             shown_clk=0.0,
             flows=split < 0,
             round_us=0.0,
-            # Blocks that start together and have whole tiles ask for the same lines at the same time: not in a
-            # dependent launch, where they start one by one as room is left, nor in clusters along K. Lines that lie
-            # askew come in halves, which do not meet.
+            # Blocks that start together and have whole tiles ask for the same lines at the same time: in a dependent
+            # launch, where they start one by one as room is left, only at about the same time, and in clusters along K
+            # not at all where these have several tiles. Lines that lie askew come in halves, which do not meet.
             same=np.select(
-                [(down > 1) & (dependent | (split > 1)) | (max(a_cost, b_cost) > 1), dependent | (split > 1)],
+                [(down > 1) & (split > 1) | (max(a_cost, b_cost) > 1), dependent | (split > 1)],
                 [1.0, SAME_LINES],
                 AS_ALONE,
             ),
             apart=0.0 * ones,
-            again_bytes=np.where(dependent & (split == 1), DRIFT * problem.n * problem.k * itemsize, 0.0),
+            # The blocks of each row of token tiles read all weights, out of step with each other.
+            again_bytes=np.where(dependent & (split == 1), DRIFT * down * problem.n * problem.k * itemsize, 0.0),
             useful_elements=problem.m * problem.n / (tiles * bm * bn),
             flop=2.0 * bm * bn * depth,
             pj_per_flop=c.energy_pj_per_flop,
