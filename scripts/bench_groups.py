@@ -101,12 +101,9 @@ def schedule_of(shape: Shape) -> measure.Schedule:
 
 
 def done(shape: Shape, records: Sequence[results.Record]) -> bool:
-    """Whether both of the pick have a record, of a time or of why there is none."""
-    found = results.select(records, problem=shape.problem)
-    return all(
-        any(record.name == entrant.name and record.plan == entrant.plan.to_dict() for record in found)
-        for entrant in entrants_of(shape)
-    )
+    """Whether the newest records of both are of the pick of now: of a time, or of why there is none."""
+    newest = {record.name: record.plan for record in results.select(records, problem=shape.problem)}
+    return all(newest.get(entrant.name) == entrant.plan.to_dict() for entrant in entrants_of(shape))
 
 
 def measured(bench: Bench, shape: Shape, schedule: measure.Schedule) -> list[results.Record]:

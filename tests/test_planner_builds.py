@@ -35,7 +35,8 @@ def sample() -> list[Candidate]:
     found = []
     for shape, more in QUESTIONS:
         ranked = tilewright.plan(*shape, gpu="h200", **more).ranked
-        found += [ranked[0], *rng.sample(list(ranked[1:]), min(SAMPLED, len(ranked) - 1))]
+        some = [ranked[0], *rng.sample(list(ranked[1:]), min(SAMPLED, len(ranked) - 1))]
+        found += [each for each in some if each.plan not in [other.plan for other in found]]
     return found
 
 

@@ -101,7 +101,8 @@ def test_the_pick_of_a_decode_step(shape: tuple[int, int, int]) -> None:
     planning = tilewright.plan(*shape, layout="rc", gpu="h200", pdl=True)
     best = next(each for each in planning.ranked if each.family in BRANCHES)
     assert best.plan is not None
-    large = planning.problem.bytes_moved > 200e6 and shape[0] > 2  # gains nothing by it
+    large = planning.problem.bytes_moved > 200e6 and shape[0] > 2  # gains nothing by it, but for the launch behind
+    launch = machine_of("h200", None, None)[0].calibration.launch_us if large else 0.0
     assert best.plan.dependent or large
     assert best.swap_ab is (best.family == "swapab")
     assert us(best) < 1.1 * us(planning.pick)
@@ -112,13 +113,13 @@ def test_the_pick_of_a_decode_step(shape: tuple[int, int, int]) -> None:
         assert best.family == "swapab"
     alone = tilewright.plan(*shape, layout="rc", gpu="h200")
     slower = next(each for each in alone.ranked if each.family in BRANCHES)
-    assert us(best) < us(slower) or large
-    assert us(best) <= us(slower) < 1.12 * us(alone.pick)
+    assert us(best) < us(slower) + launch
+    assert us(slower) < 1.12 * us(alone.pick)
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 512), (2048, 2048, 2048), (8192, 8192, 8192)])
 def test_square_problems_stay_with_the_square_kernel(shape: tuple[int, int, int]) -> None:
-    for dependent, more in ((True, 1.01), (False, 1.05)):  # a dependent launch hides some of it
+    for dependent, more in ((True, 1.01), (False, 1.03)):  # a dependent launch hides some of it
         planning = tilewright.plan(*shape, layout="rc", gpu="h200", pdl=dependent)
         assert planning.pick.family == "wgmma"
         best = next(each for each in planning.ranked if each.family == "swapab")

@@ -21,7 +21,7 @@ from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.judgement import Finding
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Clock
-from tilewright.planner.raster import Floats, Ints
+from tilewright.planner.raster import Bools, Floats, Ints
 from tilewright.planner.terms import TERMS, Times
 from tilewright.problem import Problem
 
@@ -34,6 +34,7 @@ class Offer:
     integers, one for each candidate: of candidates of the same time the one with the smallest row ranks first.
     ``useful`` is the share of a candidate's places, waves and tile elements with work of the problem. ``spread`` are
     factors on a predicted time: the range in which 8 of 10 measured ones are assumed to lie, before a sweep says.
+    ``dependent`` says which are dependent launches, where the others are to stand back for the launch behind them.
     """
 
     sustained: Times
@@ -43,6 +44,7 @@ class Offer:
     make: Callable[[int, dict[str, float], Predicted], Candidate]
     rejected: Sequence[Candidate]
     spread: tuple[float, float]
+    dependent: Bools | None = None
 
     def times(self, clock: Clock) -> Times:
         """Those at a clock."""

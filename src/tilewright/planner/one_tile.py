@@ -64,7 +64,7 @@ def one_tile_work(
         apart=np.zeros(len(bm)),
         own_bytes=steps * (a_read + b_read),
         shared_bytes=np.zeros(len(bm)),
-        l2_bytes=steps * (a_read + b_read),
+        moved_bytes=steps * (a_read + b_read),
         half_share=np.ones(len(bm)),
         epilogue_clk=bm * bn * problem.out_dtype.itemsize / store_bytes_per_clk + np.where(shared_by > 1, 0, first),
         first_clk=first,

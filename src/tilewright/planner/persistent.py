@@ -10,7 +10,7 @@ from tilewright.dtypes import FP32
 from tilewright.plan_tensor import LAST, SWIZZLE_ROW, TensorPlan
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of, lines_read
-from tilewright.planner.supply import FILL, askew
+from tilewright.planner.supply import FILL, MULTICAST_TRANSPORT, askew
 from tilewright.planner.terms import Work
 from tilewright.problem import Problem
 
@@ -71,6 +71,8 @@ def persistent_work(
     beyond = FILL * ((a_bytes - a_read) / cluster_n + (b_bytes - b_read) / cluster_m)
     different = np.where(cluster_m > 1, problem.m, 0) + np.where(cluster_n > 1, problem.n, 0)
     apart = different / (problem.m + problem.n)
+    from_l2 = a_read / cluster_n + b_read / cluster_m
+    moved = from_l2 + MULTICAST_TRANSPORT * (a_read + b_read - from_l2)
     port = machine.gpu.shared_bytes_per_clock
     pingpong = t["pingpong"] == 1
     team = np.where(pingpong, 1, t["consumers"])  # warpgroups that share a tile
@@ -100,7 +102,7 @@ def persistent_work(
         apart=apart,
         own_bytes=k_blocks * (own + beyond),
         shared_bytes=k_blocks * shared,
-        l2_bytes=k_blocks * (a_read / cluster_n + b_read / cluster_m),
+        moved_bytes=k_blocks * moved,
         half_share=(bm / 2 + bn) / (bm + bn),
         epilogue_clk=EPILOGUE_CLK + np.where(slabs, by_slabs, c_bytes / STORE_BYTES_PER_CLK),
         first_clk=PROLOGUE_CLK + c.tma_latency_hbm_clk + (a_bytes + b_bytes) / c.l2_alone_bytes_per_clk,

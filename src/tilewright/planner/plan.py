@@ -50,7 +50,8 @@ def plan(
     name; None is that of ``calibration``, else the GPU that is present where it is known, else an H200 (the answer's
     ``assumed_gpu`` says so).
     ``pdl``: kernels that can are planned, and their times predicted, as dependent launches too (programmatic dependent
-    launch): they start under the kernel before, which must not write B.
+    launch): they start under the kernel before, which must not write B. Others of the kernels for few tokens then rank
+    as if they took a launch more, which the kernel behind cannot hide under them: a chain is as fast as that.
     ``sms`` limits the kernel to so many SMs. ``clock`` ranks by the clock that the power limit leaves
     (``"sustained"``), or by that of a cool card (``"burst"``). Times are in microseconds.
 
@@ -145,7 +146,7 @@ def _planned(
         mhz = machine.calibration.burst_clock_mhz
         common |= {"clock_mhz": mhz, "other_clock_mhz": mhz, "regime": "latency"}
         return Planning(**common, ranked=(), rejected=rejected)  # type: ignore[arg-type]
-    rows = ranking(offers, clock)
+    rows = ranking(offers, clock, machine.calibration.launch_us if pdl else 0.0)
     best, index = offers[rows[0, 0]], int(rows[0, 1])
     return Planning(
         **common,  # type: ignore[arg-type]

@@ -11,24 +11,32 @@ from tilewright.planner.candidate import Candidate
 from tilewright.planner.family import Offer
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.planning import Clock, Regime
-from tilewright.planner.raster import Ints
+from tilewright.planner.raster import Floats, Ints
 
 TIE = math.log(1.001)  # no kernel is timed to better than a thousandth
 
 
-def ranking(offers: Sequence[Offer], clock: Clock) -> Ints:
+def ranking(offers: Sequence[Offer], clock: Clock, behind_us: float = 0.0) -> Ints:
     """Rows of (offer, index within it), the best first.
 
     By predicted time in steps of a thousandth, a step's candidates by the order of the families and their tie rows. All
-    are ranked before any is shown, so that the answer does not depend on how many are asked for.
+    are ranked before any is shown, so that the answer does not depend on how many are asked for. Of an offer that says
+    which are ``dependent`` the others rank as if they took ``behind_us`` more: what the launch behind cannot hide.
     """
     counts = [len(offer.useful) for offer in offers]
     within = np.concatenate([np.lexsort(offer.ties.T[::-1]) for offer in offers])  # each offer's in their order
     starts = np.repeat(np.cumsum([0, *counts[:-1]]), counts)
-    times = np.concatenate([offer.times(clock).us for offer in offers])[starts + within]
+    shown = np.concatenate([_behind(offer, behind_us) for offer in offers])
+    times = (np.concatenate([offer.times(clock).us for offer in offers]) + shown)[starts + within]
     order = np.argsort(np.floor(np.log(times) / TIE), kind="stable")
     which = np.repeat(np.arange(len(offers)), counts)
     return np.stack([which[order], within[order]], axis=1)
+
+
+def _behind(offer: Offer, us: float) -> Floats:
+    if offer.dependent is None:
+        return np.zeros(len(offer.useful))
+    return np.where(offer.dependent, 0.0, us)
 
 
 def ranked(offers: Sequence[Offer], rows: Ints, clock: Clock) -> Sequence[Candidate]:

@@ -16,6 +16,9 @@ for the same until they end, as lone blocks of one wave do."""
 DRAW_BYTES_PER_S = 85e9
 """What one SM draws from HBM, from a study of kernels on an H200 that read weights through a TMA ring with 32 to 176 KB
 in flight an SM: 64 SMs with a tile each do not reach the bandwidth, 128 that share K do."""
+MULTICAST_TRANSPORT = 0.5
+"""Of the energy of a byte from L2 to an SM, what multicast does not save: it reads L2 once, and brings the byte to each
+block. An assumption, between two that 170 plans in slots of 110 ms bracket (docs/notebook/2026-11-30-ranking.md)."""
 BEFORE_FIRST = 0.5
 """Of what a kernel takes beside launch, loads, products and stores, the part before its first bytes, which a dependent
 launch hides with the launch; the rest is after its last: an assumption."""
@@ -38,8 +41,9 @@ CROWDED = 0.5
 """Of what the SM with most blocks has more than the others, what the others wait for. In a dependent launch blocks
 start wherever the kernel before leaves room: several an SM then fill some SMs and leave others few."""
 DRIFT = 0.035
-"""Of the weights that lone blocks of swap-AB read in a dependent launch, what HBM reads as if again: blocks that start
-one by one open its pages out of step. At 90 to 235 MB such launches are no faster, or slower, than others."""
+"""Of the weights that lone blocks of swap-AB read in a dependent launch, what HBM reads as if again for each 64 rows
+that an SM reads at a time: blocks that start one by one open its pages out of step. At 235 MB tiles of 64 rows gain from
+such a launch and those of 128 do not."""
 RUN_BYTES = 4
 """What a run of bytes of a line of a matrix, asked for at one time, costs HBM more than its length, in bytes: a page is
 opened for each. Of swap-AB's steps of 64, 128 and 256 K; of the main kernel it was a hundredth of the time, and is left

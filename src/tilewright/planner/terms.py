@@ -45,11 +45,11 @@ class Work:
     each other, by their latency and the stages there are; ``chain`` is how often one after another all that may be in
     flight has to be loaded for a tile, ``turnaround_us`` what each time takes. ``apart`` is the part of what a cluster
     loads of which its blocks load different lines. ``own_bytes`` a block loads from L2 by itself,
-    ``shared_bytes`` it receives of what its cluster loads together, ``l2_bytes`` leave L2 for it; ``half_share`` is the
-    part of them that half a tile needs, and ``port_half_clk`` its ``port_clk``. ``hidden``: another tile is multiplied
-    during the epilogue. ``flop`` counts what is executed, padding included, ``pj_per_flop`` what one costs; the SMs run
-    at most at ``most_hz``. Candidates with the same number in ``alike`` have the same ``order``, ``places`` and
-    ``k_alternates``, so that some things need to be found only once.
+    ``shared_bytes`` it receives of what its cluster loads together, at what these cost in time; ``moved_bytes`` are
+    both, by the energy they take. ``half_share`` is the part of them that half a tile needs, and ``port_half_clk`` its
+    ``port_clk``. ``hidden``: another tile is multiplied during the epilogue. ``flop`` counts what is executed, padding
+    included, ``pj_per_flop`` what one costs; the SMs run at most at ``most_hz``. Candidates with the same number in
+    ``alike`` have the same ``order``, ``places`` and ``k_alternates``, so that some things need to be found only once.
     """
 
     order: Order
@@ -68,7 +68,7 @@ class Work:
     apart: Floats
     own_bytes: Floats
     shared_bytes: Floats
-    l2_bytes: Floats
+    moved_bytes: Floats
     half_share: Floats
     epilogue_clk: Floats
     first_clk: Floats
@@ -231,10 +231,9 @@ class Estimate:
         same = np.where((w.cluster == 1) & (w.waves == 1), AS_ALONE, SAME_LINES)
         self._l2_s = machine.l2_seconds(w.own_bytes * received, w.shared_bytes * received, active, same)
         blocks = (w.tiles * w.cluster).astype(float)
-        self.l2_total_bytes = w.l2_bytes * blocks + c_bytes
-        self.hbm_total_bytes = waves.total(reads) + c_bytes
-        sm = w.flop * blocks * w.pj_per_flop + self.l2_total_bytes * c.energy_pj_per_l2_byte
-        self._energy = Energy(sm * 1e-12, self.hbm_total_bytes * c.energy_pj_per_hbm_byte * 1e-12)
+        through_l2 = w.moved_bytes * blocks + c_bytes
+        sm = w.flop * blocks * w.pj_per_flop + through_l2 * c.energy_pj_per_l2_byte
+        self._energy = Energy(sm * 1e-12, (waves.total(reads) + c_bytes) * c.energy_pj_per_hbm_byte * 1e-12)
         self._port_clk = np.stack([np.where(w.cut, w.port_half_clk, w.port_clk), w.port_clk])
         busy = np.maximum(w.tensor_clk * self._part, self._port_clk)
         alone = fourth(self._l2_s) + fourth(w.chain * w.turnaround_us * 1e-6)

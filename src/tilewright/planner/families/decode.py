@@ -198,7 +198,7 @@ class Decode(Family):
         # Of the same time the plan whose warps have the longer run of K, then the fewer warps.
         ties = np.stack([dependent, wk, t["threads"], -t["rows"], np.arange(len(bm))], axis=1)
         nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
-        return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)
+        return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD, dependent)
 
     def turnaround_us(self, t: dict[str, Ints], problem: Problem, machine: Machine) -> Floats:
         """From when a warp has asked for a batch of weights until it asks for the one that takes its place."""

@@ -198,6 +198,7 @@ class SwapAb(Family):
         # Rounds whose C leaves while the next tile's stages come; the blocks of a cluster wait for each other's.
         under = np.where((split == 1) & lines, rounds - 1, 0)
         a_cost, b_cost = askew(problem)
+        rows = bn / WEIGHT_ROWS * t["per_sm"]
         fixed_us = FIXED_US * c.residual(self.name, "fixed")
         stream = Stream(
             tiles=tiles,
@@ -234,7 +235,7 @@ class SwapAb(Family):
             ),
             apart=0.0 * ones,
             # The blocks of each row of token tiles read all weights, out of step with each other.
-            again_bytes=np.where(dependent & (split == 1), DRIFT * down * problem.n * problem.k * itemsize, 0.0),
+            again_bytes=np.where(dependent & (split == 1), DRIFT * rows * down * problem.n * problem.k * itemsize, 0.0),
             useful_elements=problem.m * problem.n / (tiles * bm * bn),
             flop=2.0 * bm * bn * depth,
             pj_per_flop=c.energy_pj_per_flop,
@@ -256,7 +257,7 @@ class SwapAb(Family):
         rejected = LazySequence(
             len(found.refused), lambda index: _rejected(problem, found.refused[index], machine, None)
         )
-        return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, rejected, SPREAD)
+        return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, rejected, SPREAD, dependent)
 
 
 def _shape(plan: SwapAbPlan, places: int) -> Shape:
