@@ -10,15 +10,13 @@ from tilewright.backends.cuda_capture import outside_capture
 from tilewright.backends.cuda_prepared import Fill
 from tilewright.dtypes import DType
 from tilewright.epilogue.functions import INITIAL
-from tilewright.errors import UsageError
 from tilewright.library import staging
 from tilewright.library.aliases import read_and_reduced, read_apart
 from tilewright.library.answers import answer
-from tilewright.library.arrange import Arranged, Results, arranged, results_of
+from tilewright.library.arrange import Arranged, Results, results_of
 from tilewright.library.arrays import HOST, Array, place, view
-from tilewright.library.choose import choose
 from tilewright.library.fused import After, bits
-from tilewright.library.ready import Place, Ready, forget, place_of, ready_for, require_place
+from tilewright.library.ready import Place, Ready, place_of, ready_for, require_place
 from tilewright.library.request import Request, require_apart, require_outs
 from tilewright.library.results import empty, stream_of, used_on, wait_for, written
 from tilewright.library.turns import arranged_in_turns, every_arranged
@@ -153,26 +151,6 @@ def explained(request: Request) -> Explanation:
     apart = emulated or request.a.device != HOST
     shared = read_and_reduced(request, results.marks) if apart else {}
     return explanation(request, laid.question.product, choice, where, laid.after, outs, launches, shared)
-
-
-def tuned(request: Request, top: int, limit_s: float) -> None:
-    """Measure the candidates of a request's product, for every later call. Raises as ``Matmul.tune`` says."""
-    from tilewright.library import hot
-    from tilewright.tune.session import tune
-    from tilewright.tune.store import Store
-
-    laid = arranged(request, request.a, request.b, request.outs or tight(request, results_of(request)))
-    if laid.empty or laid.after is not None or laid.question.product.batch or request.options.plan is not None:
-        raise UsageError(
-            "tune measures plain products, which this call is not: a result without elements, a batch, what follows "
-            "the product, or a given plan cannot be tuned"
-        )
-    problem = choose(laid.question).problem
-    found = tune([problem], Store(), lambda done, count, doing: None, top=top, limit_s=limit_s)
-    if found.errors:
-        raise UsageError(found.errors[problem])
-    forget()
-    hot.forget()
 
 
 def _run_staged(request: Request, at: Place, out: Any, results: Results) -> tuple[Any, Ready]:
