@@ -126,7 +126,7 @@ def test_explain_has_every_array_that_is_copied_to_a_gpu() -> None:
         ({"beta": 1}, "beta is 1.0 and c is None"),
         ({"beta": 0, "c": np.zeros((3, 16), np.float16)}, r"c has shape \(3, 16\), which does not fit C, 24x16"),
         ({"bias": np.zeros(7, np.float16)}, r"bias has shape \(7,\)"),
-        ({"bias": np.zeros(16, np.float64)}, "bias has dtype float64"),
+        ({"bias": np.zeros(16, np.float64)}, "bias has dtype float64; bias can be fp32, bf16, fp16: others, masks of"),
         ({"args": {"x": 1}}, "args has x and epilogue is None"),
         ({"epilogue": tilewright.relu, "args": [1]}, "args is a list; it must map names"),
         ({"epilogue": lambda acc, v: acc, "args": {"v": [1.0]}}, r"args\['v'\] is a list"),
