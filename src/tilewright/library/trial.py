@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright import measure
+from tilewright import measure, workspace
 from tilewright.backends.base import Matrix
 from tilewright.dtypes import DType
 from tilewright.epilogue.code import ArrayValue
@@ -180,13 +180,14 @@ class Stage:
             if each.written:
                 self._backend.poison(matrix)
 
-    def results(self) -> list[Array]:
-        """What was written, as bits. Raises ``VerifyError`` for what should have been and was not, and the reverse."""
-        found = []
-        for each, matrix, first in self._held:
-            if each.written:
-                found.append(_written(each, self._backend.download(matrix).reshape(-1), first))
-        return found
+    def memory(self) -> list[Array]:
+        """A copy of the memory of each result."""
+        return [self._backend.download(matrix).reshape(-1) for each, matrix, _ in self._held if each.written]
+
+    def results(self, memory: Sequence[Array]) -> list[Array]:
+        """The bits of the results. Raises ``VerifyError`` where one was not written, or what is beside it was."""
+        written = [(each, first) for each, _, first in self._held if each.written]
+        return [_written(each, words, first) for (each, first), words in zip(written, memory, strict=True)]
 
 
 def _exact(rng: np.random.Generator, count: int, k: int) -> Array:
@@ -292,8 +293,11 @@ class Calls:
         """
         choice = choose(self._trial.question, plan)
         prepared = make_ready(self._backend, self._trial.question, choice, Workspaces(self._backend), self._trial.after)
-        found, again = (self._once(prepared) for _ in range(2))
+        # Its own: none is made while the backend's stream, which would fill it with zeros, is captured to be timed.
+        memory = workspace.make(self._backend, prepared.workspace_bytes) if prepared.workspace_bytes else None
+        runs = [self._once(prepared, memory) for _ in range(2)]
         ran()
+        found, again = (self._exact.results(run) for run in runs)
         self._require("in a second run", [(each, 0.0) for each in self._results], again, found)
         shares = [(each, TOLERANCE if each.summed else 0.0) for each in self._results]
         if self._wanted is None:
@@ -302,21 +306,21 @@ class Calls:
             self._wanted = found
         else:
             worst = self._require("beside the first candidate", shares, found, self._wanted)
-        launches = [partial(self._launch, prepared, stage.pointers) for stage in self.sets]
+        launches = [partial(self._launch, prepared, memory, stage.pointers) for stage in self.sets]
         return measure.Rival(name, launches), worst
 
-    def _once(self, prepared: Prepared) -> list[Array]:
+    def _once(self, prepared: Prepared, memory: Matrix | None) -> list[Array]:
         self._exact.poison()
-        self._launch(prepared, self._exact.pointers, None)
-        return self._exact.results()
+        self._launch(prepared, memory, self._exact.pointers, None)
+        return self._exact.memory()
 
-    def _launch(self, prepared: Prepared, pointers: tuple[int, ...], stream: Any) -> None:
-        backend: Any = self._backend
-        if backend.name != "cuda":
-            prepared(pointers, 0)
-            return
-        with backend.current():
-            prepared(pointers, int((backend.stream if stream is None else stream).handle))
+    def _launch(self, prepared: Prepared, memory: Matrix | None, pointers: tuple[int, ...], stream: Any) -> None:
+        backend, at = self._backend, 0 if memory is None else memory.pointer
+        if backend.name == "cuda":
+            with backend.current():  # type: ignore[attr-defined]
+                prepared.queue(pointers, int((backend.stream if stream is None else stream).handle), at)  # type: ignore[attr-defined]
+        else:
+            prepared.queue(pointers, 0, at)
 
     def _against_numpy(self, found: Sequence[Array]) -> Report:
         """A sample of the results, but those of reductions, of the first matrix and the last."""
