@@ -325,7 +325,9 @@ class Calls:
     def _against_numpy(self, found: Sequence[Array]) -> Report:
         """A sample of the results, but those of reductions, of the first matrix and the last."""
         p, after = self._trial.question.product, self._trial.after
-        arrays = {each.name: self._exact.host(each) for each in self._trial.arrays if not each.written}
+        laid = self._trial.arrays
+        arrays = {each.name: self._exact.host(each) for each in laid if each.operand}
+        beside = {each.name: self._exact.host(each) for each in laid if not each.operand and not each.written}
         values: dict[str, Any] = {name: np.uint32(bits).view(np.float32) for name, bits in self._trial.numbers.items()}
         rows, cols, whole = _spread(p.m, SAMPLED[0]), _spread(p.n, SAMPLED[1]), np.arange(p.k)
         reports = []
@@ -334,7 +336,7 @@ class Calls:
             products = [left @ _picked(arrays[name], place, whole, cols) for name in ("b", SECOND) if name in arrays]
             wanted: Sequence[Array] = products[:1]
             if after is not None:
-                given = {name: _picked(each, place, rows, cols) for name, each in arrays.items()}
+                given = {name: _picked(each, place, rows, cols) for name, each in beside.items()}
                 inputs = {**values, **given, **dict(zip((ACC, SECOND_ACC), products, strict=False))}
                 wanted = [np.broadcast_to(each, products[0].shape) for each in after.graph.evaluate(inputs)]
             marks = ("",) if after is None else after.graph.marks or ("",) * len(wanted)

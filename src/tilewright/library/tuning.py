@@ -75,7 +75,9 @@ def contest(laid: Arranged, after: After | None, problem: Problem, kind: str, to
     (way, runs, planning), *others = _ranked(question, machine)
     by_candidate = {id(run.candidate): run for run in runs}
     some = contenders([run.candidate for run in runs], max(top - len(others), 1))
-    chosen = [(way, by_candidate[id(each)]) for each in some] + [(way, runs[0]) for way, runs, _ in others]
+    chosen = [(way, by_candidate[id(each)]) for each in some]
+    for way, runs, _ in others:  # a plan that reads everything as it lies is the same with and without a copy
+        chosen += [(way, runs[0])] if all(runs[0].plan != run.plan for _, run in chosen) else []
     plain, numbers = kind == PLAIN, {}
     entries = [
         Entry(run.label, run.candidate.family, run.plan, run.us + (0 if plain else way.us)) for way, run in chosen[:top]
