@@ -83,6 +83,8 @@ class Figures:
     ratios: Mapping[str, float]
     cublas_us: float
     refused: Mapping[str, str]
+    outside: str | None = None
+    """Where cuBLAS's results are outside the bound of ``verify``."""
 
     def ratio(self, dependent: bool) -> float | None:
         """Ours, with PDL or without it."""
@@ -141,7 +143,7 @@ def figures_of(shape: Shape, records: Sequence[results.Record]) -> Figures | Non
         if record.time_us is not None and CUBLAS in record.ratios
     }
     refused = {name: record.error for name, record in newest.items() if record.error is not None}
-    return Figures(ratios, vendor.time_us["median"], refused)
+    return Figures(ratios, vendor.time_us["median"], refused, vendor.outside)
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
@@ -192,7 +194,8 @@ def report(records: Sequence[results.Record], chains: Sequence[Mapping[str, Any]
         ratios = " | ".join(
             f"{figures.ratios[name]:.3f}" if name in figures.ratios else "-" for name in (DEPENDENT, OURS, LT_BEST)
         )
-        why = "; ".join(f"{name}: {reason}" for name, reason in figures.refused.items())
+        also = {} if figures.outside is None else {f"{CUBLAS} is outside the bound": figures.outside}
+        why = "; ".join(f"{name}: {reason}" for name, reason in {**figures.refused, **also}.items())
         lines.append(f"| {shape} | {figures.cublas_us:.2f} | {ratios} | {rates} | {planned(shape.problem).of} {why}|")
     return all(ok for ok, _ in verdicts) and chain_ok, "\n".join(lines)
 

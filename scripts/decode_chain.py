@@ -18,6 +18,7 @@ from tilewright import measure, verify
 from tilewright.backends.base import Matrix
 from tilewright.climb_timing import provenance
 from tilewright.dtypes import BF16
+from tilewright.errors import VerifyError
 from tilewright.measure import Rival
 from tilewright.plan_base import Plan
 from tilewright.problem import Problem
@@ -124,7 +125,8 @@ def measure_chain(bench: Bench, m: int, schedule: measure.Schedule = SCHEDULE) -
     errors = {}
     for rival in rivals:
         report = checked(bench, rival, chains)
-        report.require()
+        if not report.ok:
+            raise VerifyError(f"{rival.name}: {report}")
         errors[rival.name] = report.max_error_over_bound
     with bench.backend.telemetry() as snapshot:
         measurement = measure.measure(rivals, bench.timer, baseline=CUBLAS, schedule=schedule, snapshot=snapshot)

@@ -83,11 +83,11 @@ class Choices:
         self.known.refresh()
         self.last = None
 
-    def _ranked(self, question: Question, planning: Any) -> list[tuple[Plan, float, str]]:
+    def _ranked(self, question: Question, planning: Any) -> list[choose.Run]:
         found = self._runs(question, planning)
         if len(self.known) < self.plans:
             return found
-        return sorted(found[:CONSIDERED], key=lambda run: key_of(run[0], question) not in self.known)
+        return sorted(found[:CONSIDERED], key=lambda run: key_of(run.plan, question) not in self.known)
 
     def _noted(self, question: Question, given: Plan | None = None) -> Choice:
         self.last = self._answer(question, given)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import CompileError, LaunchError
+from tilewright.library.trial import Trial
 from tilewright.measure import Launch, Measurement, Rival, Schedule, Slot
 from tilewright.plan_base import Plan
 from tilewright.problem import Problem
@@ -67,7 +68,8 @@ class FakeBench:
         self.does = does
         self.timer = FakeTimer(does.get("seed", 0))
 
-    def pose(self, problem: Problem, plans: Sequence[Plan], seed: int) -> str:
+    def pose(self, work: Problem | Trial, plans: Sequence[Plan], seed: int) -> str:
+        problem = work if isinstance(work, Problem) else work.question.product
         if "log" in self.does:
             with Path(self.does["log"]).open("a", encoding="utf-8") as log:
                 log.write(f"{problem.m}x{problem.n}x{problem.k} {len(plans)}\n")

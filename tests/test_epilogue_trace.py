@@ -215,6 +215,8 @@ def test_functions_of_torch_are_taken_for_those_of_the_same_name() -> None:
     assert traced.text == trace(lambda acc: tw.relu(acc) + tw.gelu(acc, "tanh")).text
     with pytest.raises(UsageError, match=r"through torch\.softmax: possible are"):
         trace(lambda acc: softmax(acc, -1))
+    methods = trace(lambda acc: acc.relu().mul(2).clamp(max=6).pow(2) - acc.square().reciprocal())
+    assert methods.text == trace(lambda acc: tw.clamp(tw.relu(acc) * 2, max=6) ** 2 - 1 / acc**2).text
     with pytest.raises(UsageError, match=r"through torch\.relu called in this way .*inplace"):
         trace(lambda acc: relu(acc, inplace=True))
 
@@ -223,6 +225,18 @@ def test_real_torch_functions() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     fn = lambda acc: torch.relu(acc) * torch.sigmoid(acc) + torch.nn.functional.gelu(acc)  # noqa: E731
     assert trace(fn).text == trace(lambda acc: tw.relu(acc) * tw.sigmoid(acc) + tw.gelu(acc)).text
+    for ours, theirs in (
+        (tw.tanh, torch.nn.functional.tanh),
+        (tw.sigmoid, torch.nn.functional.sigmoid),
+        (tw.sigmoid, torch.special.expit),
+        (lambda acc: acc**-0.5, torch.rsqrt),
+        (tw.silu, torch.nn.SiLU()),
+    ):
+        assert trace(theirs).text == trace(ours).text
+    with pytest.raises(
+        UsageError, match=r"does not take what it is called with, the accumulator and args \(x\): .*gelu"
+    ):
+        trace(torch.nn.functional.gelu, ["x"])
     with pytest.raises(UsageError, match="hand an array over by name"):
         trace(lambda acc: acc + torch.ones(3))
     with pytest.raises(UsageError, match="hand an array over by name"):
@@ -246,7 +260,8 @@ UNTRACEABLE: dict[str, Fn] = {
     r"len\(\)": len,
     "the operator in": lambda acc: 1 in acc,
     r"the attribute \.T": lambda acc: acc.T,
-    r"the attribute \.relu": lambda acc: acc.relu(),
+    r"the attribute \.float": lambda acc: acc.float(),
+    r"symbol\.clamp called in this way .*tilewright\.clamp": lambda acc: acc.clamp(low=0),
     r"an assignment to \.scale": lambda acc: setattr(acc, "scale", 1),
     r"float\(\) or a function of the math module": math.exp,
     r"int\(\) or a function": int,

@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,23 +98,23 @@ def test_kernels_that_any_process_compiled_go_first(tmp_path: Path, monkeypatch:
     class Question:
         epilogue = "plain"
 
-    path, runs = tmp_path / "known", [(Plan(name), us, name) for us, name in enumerate("abc")]
+    path, runs = tmp_path / "known", [SimpleNamespace(plan=Plan(name), label=name) for name in "abc"]
     monkeypatch.setattr(choose, "_runs", lambda question, planning: runs)
     here, there = Choices(Known(path), 2), Known(path)
     question: Any = Question()
-    key: Any = [random_worker.key_of(plan, question) for plan, _, _ in runs]  # type: ignore[arg-type]
+    key: Any = [random_worker.key_of(run.plan, question) for run in runs]
     there.add(key[1])
     here.known.refresh()
-    assert [label for *_, label in here._ranked(question, None)] == ["a", "b", "c"], "there are too few known ones"
+    assert [run.label for run in here._ranked(question, None)] == ["a", "b", "c"], "there are too few known ones"
     there.add(key[2])
     with path.open("a") as file:
         file.write("half a li")
     here.known.refresh()
     here.known.refresh()
     assert len(here.known) == 2
-    assert [label for *_, label in here._ranked(question, None)] == ["b", "c", "a"]
+    assert [run.label for run in here._ranked(question, None)] == ["b", "c", "a"]
     question.epilogue = "another"
-    assert [label for *_, label in here._ranked(question, None)] == ["a", "b", "c"], "other kernels"
+    assert [run.label for run in here._ranked(question, None)] == ["a", "b", "c"], "other kernels"
 
 
 WORKER = """

@@ -117,8 +117,9 @@ def test_what_cannot_be_reduced() -> None:
     t, strided = tilewright, np.zeros((33, 2), np.float32)[:, 0]
     calls: list[tuple[Any, dict[str, Any], str]] = [
         (t.row_max, {}, "epilogue returns row_max as its first value, which becomes C"),
-        (lambda acc: (acc, t.row_max(acc) + 1), {}, "cannot be traced through an operation on a reduction"),
-        (lambda acc: (acc, acc + t.row_max(acc)), {}, "'add' of a symbol and tilewright.Marked"),
+        (lambda acc: (acc, t.row_max(acc) + 1), {}, "through an operation on a reduction: a reduction is a result"),
+        (lambda acc: t.exp(acc) / t.row_sum(t.exp(acc)), {}, "through 'div' of row_sum: a reduction is a result"),
+        (lambda acc: (acc, t.row_sum(1.0)), {}, "row_sum is given float, which has no rows"),
         (t.col_sum, {}, "epilogue returns col_sum as its first value, which becomes C"),
         (reduced, {"out_dtype": ("bf16", "bf16")}, "out_dtype has bf16 for row_absmax, which is computed in fp32"),
         (lambda acc: (acc, t.row_max(acc)), {"out": (np.zeros((33, 41), np.float32), strided)}, "is contiguous"),

@@ -18,9 +18,11 @@ from tilewright.backends.emulator_checks import check_bounds, check_races
 from tilewright.checked import check as checked
 from tilewright.epilogue.code import BoundEpilogue
 from tilewright.epilogue.compose import compose
-from tilewright.library import ready, sums, warm
-from tilewright.library.sums import Partials, Sum
+from tilewright.library import answers, ready, sums, warm
+from tilewright.library.calls import laid_out
+from tilewright.library.sums import Partials, Sum, predicted_us
 from tilewright.plan_base import ALONE, FRAGMENT, Lanes
+from tilewright.planner.plan import machine_of
 
 KERNELS = [case for case in CASES if case.name not in ("rung11-fp32", "simt-bf16", "swapab-fp32")]
 ALL_KINDS = [case for case in KERNELS if case.name.startswith(("rung11", "simt", "swapab"))]
@@ -197,6 +199,11 @@ def test_a_row_has_the_same_sum_for_every_number_of_rows(where: str) -> None:
         np.testing.assert_array_equal(matmul(a[:rows], b, **called)[1].view(np.uint32), every[:rows].view(np.uint32))
 
 
+def question_of(a: Any, b: Any, fn: Any) -> Any:
+    (laid,) = laid_out(Matmul(a, b, epilogue=fn, backend="emulator").request)
+    return laid.question
+
+
 def test_explain_says_what_runs_after_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = integers(1, (128, 64), BF16), integers(2, (64, 256), BF16)
     plain, told = (explain(a, b, epilogue=fn, backend="emulator") for fn in (tw.relu, summed))
@@ -207,6 +214,15 @@ def test_explain_says_what_runs_after_the_kernel(monkeypatch: pytest.MonkeyPatch
         assert f"{mark} by a second kernel, which adds up {count} partial sums of each of {kept}s from" in str(told)
     assert plain.workspace_bytes == 0
     assert told.workspace_bytes >= 4 * (lanes.column_blocks(256) * 128 + lanes.row_blocks(128) * 256)
+    machine, _ = machine_of(None, None, None)
+    assert told.predicted_us is not None
+    more = told.predicted_us - answers.answer(question_of(a, b, summed)).us
+    launches = 2 * machine.calibration.launch_us
+    assert launches < more < launches + 1, "two kernels and a few kilobytes"
+    large = Partials("row", 2**16, 2**13)  # 2 GiB, which L2 does not hold
+    seconds = large.nbytes / machine.calibration.hbm_read_bytes_per_s
+    assert predicted_us(large, machine) == pytest.approx(machine.calibration.launch_us + seconds * 1e6, rel=0.01)
+    assert predicted_us(Partials("row", 0, 4), machine) == 0
     monkeypatch.setattr(warm, "cuda_unavailable_reason", lambda: "none is asked for")
     (made,) = tw.warmup("128x256x64", epilogue=summed)
     assert made.kernels[-2:] == ("sum", "sum")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +19,9 @@ import tensor_bench
 import tensor_sweep
 from tensor_bench import CUBLAS, LT_BEST, Candidate, Row, compete, read_rows, table
 
-from tilewright import ladder
+from tilewright import ladder, results
 from tilewright.dtypes import BF16
-from tilewright.errors import CompileError, UsageError, VerifyError
+from tilewright.errors import CompileError, UsageError
 from tilewright.measure import Launch, Rival, Schedule, Slot
 from tilewright.nvrtc import Compiled
 from tilewright.plan_base import Plan
@@ -135,9 +137,23 @@ def test_a_vendor_that_is_wrong_has_no_speed(bench: Any) -> None:
     outcome = compete(made, PROBLEM, [Candidate("tilewright", RUNG, DEFAULT)], QUICK)
     assert [record.name for record in outcome.records] == ["tilewright", CUBLAS]
     assert outcome.refused == {LT_BEST: str(WRONG)}
+
+
+def test_a_baseline_that_is_wrong_is_timed_and_named(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = bench()
     made.wrong_vendor = CUBLAS
-    with pytest.raises(VerifyError, match="1 of 64 elements wrong"):
-        compete(made, PROBLEM, [Candidate("tilewright", RUNG, DEFAULT)], QUICK)
+    worst = replace(WRONG, max_error_over_bound=math.inf)
+    monkeypatch.setattr(made, "checked", lambda rival, sets: worst if rival.name == CUBLAS else RIGHT)
+    outcome = compete(made, PROBLEM, [Candidate("tilewright", RUNG, DEFAULT)], QUICK)
+    ours, vendor, _ = outcome.records
+    assert ours.ratios[CUBLAS]["median"] == pytest.approx(1000 / 980)
+    assert (ours.outside, vendor.outside) == (None, str(WRONG))
+    assert f"cuBLAS was timed though it is outside the bound of verify: {WRONG}" in table(outcome, 132)
+    results.append(tmp_path / "records.jsonl", outcome.records)
+    kept = results.load(tmp_path / "records.jsonl")
+    assert [each.verified for each in kept] == [each.verified for each in outcome.records]
 
 
 def test_records_and_table(bench: Any) -> None:
@@ -165,8 +181,8 @@ def test_records_and_table(bench: Any) -> None:
 def test_what_is_wrong_is_not_timed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, broken = DEFAULT.with_(group=2), DEFAULT.with_(group=3)
     made = bench(wrong=[bad])
-    results: dict[str, Any] = {"bad": COMPILED, "broken": CompileError("it spills", log="x"), "good": COMPILED}
-    monkeypatch.setattr(tensor_bench, "compile_all", lambda candidates: results)
+    built: dict[str, Any] = {"bad": COMPILED, "broken": CompileError("it spills", log="x"), "good": COMPILED}
+    monkeypatch.setattr(tensor_bench, "compile_all", lambda candidates: built)
     named = [Candidate(n, RUNG, p) for n, p in (("bad", bad), ("broken", broken), ("good", DEFAULT))]
     outcome = compete(made, PROBLEM, named, QUICK, lt=False)
     assert list(outcome.measurement.timings) == ["good", CUBLAS]

@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "winners.sqlite3")
 
 
-def run(store: Store, does: dict[str, Any], problems: Sequence[Problem] = (SHAPE,), **options: Any) -> Tuned:
+def run(store: Store, does: dict[str, Any], problems: Sequence[Problem] = (SHAPE,), **options: Any) -> Tuned[Problem]:
     told: list[tuple[float, int, str]] = []
     given = {"where": HERE, "gpu": H200, "limit_s": 20.0, "command": command(does), **options}
     found = tune(problems, store, lambda *each: told.append(each), **given)

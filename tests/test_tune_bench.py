@@ -49,7 +49,8 @@ def test_a_right_candidate_is_checked_on_poison_and_then_timed(emulator: Backend
     report = place.check("1", plan, ran)
     assert report.ok
     assert report.checked == SHAPE.m * SHAPE.n
-    first = emulator.download(place._sets[0].c)
+    assert place.posed is not None
+    first = emulator.download(place.posed.sets[0].c)
     assert np.isfinite(first.astype(np.float32)).all()
     assert place.check("2", plan, ran).ok, "what the first has left there is no help to the second"
 
@@ -71,7 +72,8 @@ def test_a_wrong_candidate_is_told(emulator: Backend, monkeypatch: pytest.Monkey
             else real(self, *given, **named)
         )
         if wrong == "padding":
-            c = place._sets[count - 1].c
+            assert place.posed is not None
+            c = place.posed.sets[count - 1].c
             ctypes.memset(c.pointer + SHAPE.n * SHAPE.dtype.itemsize, 0, 1)
         return done
 

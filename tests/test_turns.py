@@ -9,7 +9,7 @@ import pytest
 from matmul_cases import Array, integers, same
 
 import tilewright
-from tilewright import FP32, Matmul, explain, matmul
+from tilewright import BF16, FP32, Matmul, explain, matmul
 
 
 def ours(seed: int, *shape: int) -> Array:
@@ -39,6 +39,19 @@ def test_four_dimensions_that_cannot_be_merged(where: str) -> None:
     assert told.predicted_us is not None
     assert told.predicted_us == pytest.approx(2 * (one.predicted_us or 0))
     assert "launches" not in str(one)
+
+
+def test_launches_that_are_not_alike_are_told_apart() -> None:
+    a = np.broadcast_to(integers(1, (5, 1, 2, 1, 16, 8), BF16), (5, 2, 2, 3, 16, 8))
+    b = integers(2, (3, 2, 2, 5, 65), BF16)[..., :64].reshape(3, 2, 2, 5, 8, 8).transpose(3, 1, 2, 0, 4, 5)
+    told = explain(a, b, backend="emulator")
+    singles = [explain(a[:, i], b[:, i], backend="emulator") for i in range(2)]
+    assert told.launches == 2
+    assert told.predicted_us == pytest.approx(sum(each.predicted_us or 0 for each in singles))
+    assert told.runner_up is None
+    assert f"2 launches, one after another; 1 like this, 1 {singles[1].kernel}, {singles[1].label}" in told.path[-1]
+    assert f"predicted  {told.predicted_us:.1f} us, all 2 launches" in str(told)
+    assert [each.why[:10] for each in told.copied] == ["the matric", "b starts 1"]
 
 
 def test_what_follows_goes_along(where: str) -> None:

@@ -36,6 +36,10 @@ class DType:
     def __str__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it is the one of this name there: they are compared by identity."""
+        return dtype, (self.name,)
+
 
 FP32 = DType("fp32", 4, 2.0**-24, "float", "float32")
 BF16 = DType("bf16", 2, 2.0**-8, "tw::bf16", "bfloat16")

@@ -61,7 +61,8 @@ class Record:
     ``what`` is ``rung``, ``kernel`` or ``vendor``; ``name`` is the implementation's. ``time_us`` holds ``median``,
     ``min``, ``max`` and ``iqr`` in microseconds a launch, ``samples_us`` each slot's figure. ``ratios`` holds, by
     rival, the rival's time over this one's (above 1: this one is faster) as the same four numbers, and ``noise`` the
-    same for the baseline against itself. ``error`` says why there is no figure.
+    same for the baseline against itself. ``error`` says why there is no figure. ``verified`` has the largest
+    ``error_over_bound``, or of a baseline that was timed though it is wrong, ``outside``: the sentence that says where.
 
     ``clock_mhz`` is NVML's SM clock, which reads high at the power limit; ``sm_clock_mhz_in_kernel`` the clock that
     the kernels saw (``gpu_clock``). ``details`` is what else there is to know of an implementation, such as which of
@@ -87,6 +88,12 @@ class Record:
     details: Mapping[str, Any] | None = None
     error: str | None = None
     schema: str = SCHEMA
+
+    @property
+    def outside(self) -> str | None:
+        """Where its results are outside the bound; None where they are not."""
+        found = (self.verified or {}).get("outside")
+        return None if found is None else str(found)
 
     @property
     def dtype(self) -> str:

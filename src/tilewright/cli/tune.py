@@ -13,6 +13,7 @@ from tilewright.cli.options import ROW_ROW, DTypeName, Json, LayoutOption, whole
 from tilewright.errors import TilewrightError, UsageError
 
 if TYPE_CHECKING:
+    from tilewright.problem import Problem
     from tilewright.tune.rows import Row
     from tilewright.tune.session import Tuned
     from tilewright.tune.store import Store
@@ -119,7 +120,7 @@ def _tune(
     _report(found)
 
 
-def _print(found: Tuned) -> None:
+def _print(found: Tuned[Problem]) -> None:
     from tilewright.report.tune_table import lost_list, place, tuned_table
 
     rows, console = list(found.rows.values()), output.stdout()
@@ -135,7 +136,7 @@ def _print(found: Tuned) -> None:
     )
 
 
-def _report(found: Tuned) -> None:
+def _report(found: Tuned[Problem]) -> None:
     """Say what went wrong, and end with 1 where something did."""
     for problem, error in found.errors.items():
         output.say_error(f"{problem}: {error}")

@@ -22,8 +22,24 @@ _FUNCTIONS = {name: getattr(functions, name) for name in functions.NAMES} | {
     "square": lambda x: power(x, 2),
     "pow": power,
     "power": power,
+    "rsqrt": lambda x: power(x, -0.5),
+    "reciprocal": lambda x: power(x, -1),
 }
-_SAID = {"clip": "tilewright.clamp(x, low, high)", "square": "x * x", "pow": "x ** n", "power": "x ** n"}
+_SAID = {
+    "clip": "tilewright.clamp(x, low, high)",
+    "square": "x * x",
+    "pow": "x ** n",
+    "power": "x ** n",
+    "rsqrt": "x ** -0.5",
+    "reciprocal": "1 / x",
+}
+METHODS = frozenset(
+    (
+        "abs", "add", "clamp", "clip", "div", "erf", "exp", "log", "maximum", "minimum", "mul", "neg", "pow",
+        "reciprocal", "relu", "rsqrt", "sigmoid", "sqrt", "square", "sub", "tanh",
+    )
+)  # fmt: skip
+"""Those of tensors that are the functions of these names."""
 _NO_CHANGE = {"inplace": False}  # what torch adds to a call that did not say it
 
 
@@ -39,6 +55,7 @@ def foreign(library: str, name: str, args: Sequence[Any], options: Mapping[str, 
 
     Raises ``UsageError`` naming the function when it has no twin here, or is called with what its twin does not take.
     """
+    name = name.removeprefix("special_")  # as torch calls torch.special's
     options = {key: value for key, value in options.items() if key not in _NO_CHANGE or value != _NO_CHANGE[key]}
     operation = _OPERATIONS.get(name, name)
     if name in _FUNCTIONS:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.epilogue.symbol import Marked, Symbol, apply
+from tilewright.epilogue.symbol import Marked, Symbol, apply, described
 from tilewright.errors import UsageError
 
 # What is public here beside `swiglu`, which takes a pair; and the marks of reductions.
@@ -126,7 +126,10 @@ def _marked(name: str, what: str, of_an_array: str = "that") -> Callable[[Any], 
         value = apply("abs", x) if name.endswith("absmax") else x
         if isinstance(value, Symbol):
             return Marked(value, name)
-        return reduced(name, np.asarray(value, np.float32))
+        array = np.asarray(value, np.float32)
+        if array.ndim < (1 if name.startswith("row") else 2):
+            raise UsageError(f"{name} is given {described(x)}, which has no {name[:3]}s: what was made of acc has")
+        return reduced(name, array)
 
     mark.__name__ = mark.__qualname__ = name
     mark.__doc__ = (

@@ -16,6 +16,7 @@ POSSIBLE = (
     "possible are + - * /, ** by a small whole number, abs, comparisons, & | ^ ~ of these, and tilewright's functions "
     "(relu, gelu, where, maximum, ...)"
 )
+_MARKED = "a reduction is a result, returned as it is and not as the first value, and no operand"
 _COMPARISON = "a comparison such as acc > 0 is possible"
 _POWERS = range(-8, 9)
 _FP32_MAX = float(np.finfo(np.float32).max)
@@ -70,6 +71,8 @@ def place_of(builder: GraphBuilder, value: Any, kind: Kind, operation: str) -> i
     if not isinstance(value, Symbol):
         if kind == "bool":
             untraceable(f"{operation!r} with {described(value)} as a condition", _COMPARISON)
+        if isinstance(value, Marked):
+            untraceable(f"{operation!r} of {value.mark}", _MARKED)
         if not is_number(value):
             untraceable(
                 f"{operation!r} of a symbol and {described(value)}",
@@ -137,10 +140,15 @@ class Symbol:
 
     __hash__ = object.__hash__  # == is one of its operations
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        """A method that torch's tensors have, such as ``relu``: torch's own functions call some of them."""
         if name.startswith("__"):  # what Python and libraries ask of every object
             raise AttributeError(name)
-        untraceable(f"the attribute .{name}")
+        from tilewright.epilogue.foreign import METHODS, foreign
+
+        if name not in METHODS:
+            untraceable(f"the attribute .{name}")
+        return lambda *args, **options: foreign("symbol", name, (self, *args), options)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         untraceable(f"an assignment to .{name}")
@@ -250,7 +258,7 @@ for _name, (_what, _instead) in _REFUSED.items():
     setattr(Symbol, f"__{_name}__", _refusal(_what, _instead))
 _OPERATORS = {*_REFLECTED, *(f"r{name}" for name in _REFLECTED), *_OTHERS, *_REFUSED, "pow", "rpow", "pos"}
 for _name in _OPERATORS:
-    setattr(Marked, f"__{_name}__", _refusal("an operation on a reduction", "returning it, not as the first value, is"))
+    setattr(Marked, f"__{_name}__", _refusal("an operation on a reduction", _MARKED))
 
 
 def power(base: Symbol, exponent: Any) -> Any:

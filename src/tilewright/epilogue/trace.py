@@ -30,14 +30,15 @@ def call(
     try:
         inspect.signature(fn).bind(*accumulators, **arguments)
     except TypeError as error:
-        given = ", ".join(arguments) or "none"
-        first = "the accumulator" if len(accumulators) == 1 else f"{len(accumulators)} accumulators"
-        raise UsageError(
-            f"epilogue does not take what it is called with, {first} and args ({given}): {error}"
-        ) from None
+        raise _not_taken(accumulators, arguments, error) from None
     except ValueError:  # a function of C, which does not say
         pass
-    returned = fn(*accumulators, **arguments)
+    try:
+        returned = fn(*accumulators, **arguments)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # a function of C, called wrongly
+            raise _not_taken(accumulators, arguments, error) from None
+        raise
     values = returned if isinstance(returned, tuple) else (returned,)
     if not values:
         raise UsageError("epilogue returns an empty tuple; its first value becomes C, so that there must be one")
@@ -54,6 +55,12 @@ def call(
                 "is possible"
             )
     return [place_of(builder, value, "float", "return") for value in values], marks
+
+
+def _not_taken(accumulators: Sequence[Symbol], arguments: Mapping[str, Symbol], error: TypeError) -> UsageError:
+    given = ", ".join(arguments) or "none"
+    first = "the accumulator" if len(accumulators) == 1 else f"{len(accumulators)} accumulators"
+    return UsageError(f"epilogue does not take what it is called with, {first} and args ({given}): {error}")
 
 
 def trace(fn: Callable[..., Any], arguments: Iterable[str] = ()) -> Graph:

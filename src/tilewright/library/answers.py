@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.library import kept
-from tilewright.library.choose import Choice, Question, choose, tuned
+from tilewright.library.choose import Choice, Question, choose
+from tilewright.library.winners import tuned
 from tilewright.plan_base import Plan
 
 _bundled: dict[tuple[str, int], Mapping[str, Any]] = {}

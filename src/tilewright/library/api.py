@@ -10,7 +10,7 @@ from tilewright.errors import UsageError
 from tilewright.library import hot
 from tilewright.library.arrange import results_of
 from tilewright.library.arrays import Array, view
-from tilewright.library.calls import explained, made_ready, run, tight, tuned
+from tilewright.library.calls import explained, made_ready, run, tight
 from tilewright.library.fused import after_of
 from tilewright.library.pair import pair_of
 from tilewright.library.ready import Ready
@@ -190,14 +190,21 @@ class Matmul:
             self._ready = made_ready(self._with(None, None, None, {}))
         return None if self._ready.choice is None else self._ready.choice.plan
 
-    def tune(self, *, top: int = 4, limit_s: float = 30.0) -> Plan | None:
-        """Measure the planner's first ``top`` candidates on this GPU, keep the fastest in the database, and take it.
+    def tune(self, *, top: int = 4, limit_s: float = 30.0, again: bool = False) -> Plan | None:
+        """Measure the planner's first ``top`` candidates for this call on this GPU, and take the fastest.
 
-        Each may take ``limit_s`` seconds (``tilewright tune`` says how it is done). What is measured is the product
-        alone, so that a call with a batch or an epilogue is refused. Raises ``UsageError`` for these and where a
-        candidate computed a wrong element, ``UnavailableError`` without a GPU.
+        What is measured is what the call queues: the kernel with its epilogue, pair and batch, copies of operands that
+        it needs, and what adds up sums; on arrays that lie as these do, which are not touched. The winner is kept in
+        the database, where every later call of the kind finds it; ``again`` measures one that is there. Each candidate
+        may take ``limit_s`` seconds (docs/tune.md says how it is done). One that computes a wrong element is left out,
+        with a warning.
+
+        Raises ``UsageError`` for a result without elements, for ``plan``, ``sms`` and ``batch_invariant``, and where no
+        candidate could be timed, ``UnavailableError`` without a GPU.
         """
-        tuned(self._with(None, None, None, {}), top, limit_s)
+        from tilewright.library.tuning import tune_call  # with the planner and SQLite
+
+        tune_call(self._with(None, None, None, {}), top, limit_s, again)
         self._ready = self._known = self._again = None
         return self.plan()
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.dtypes import DTYPES, DType
 from tilewright.errors import UnavailableError, UsageError
-from tilewright.library.support import sentence
+from tilewright.library.support import possible
 
 Kind = Literal["torch", "cupy", "cuda array", "dlpack", "numpy"]
 HOST = -1
@@ -167,7 +167,7 @@ def _torch(tensor: Any, name: str) -> Array:
         raise UsageError(f"{name} is a tensor of layout {tensor.layout}; it must be strided")
     dtype = torch_dtypes().get(tensor.dtype)
     if dtype is None:
-        raise UsageError(f"{name} has dtype {tensor.dtype}; {sentence()}")
+        raise UsageError(f"{name} has dtype {tensor.dtype}; {possible(name)}")
     if tensor.is_neg():
         raise UsageError(f"{name} is a view that negates its elements; resolve_neg() makes a tensor of them")
     where = HOST if device.type == "cpu" else device.index
@@ -256,7 +256,7 @@ def _dlpack(array: Any, name: str) -> Array:
         try:
             host = np.from_dlpack(array)
         except (BufferError, TypeError, RuntimeError) as error:  # NumPy knows no bf16, for one
-            raise UsageError(f"{name} of type {_type(array)} cannot be used: {error}; {sentence()}") from error
+            raise UsageError(f"{name} of type {_type(array)} cannot be used: {error}; {possible(name)}") from error
         seen = _numpy(host, name)
         owner = _Held(array, host)
         return Array(seen.pointer, seen.shape, seen.strides, seen.dtype, HOST, "dlpack", owner, None, seen.writable)
@@ -270,7 +270,7 @@ def _dlpack(array: Any, name: str) -> Array:
         seen = StridedMemoryView.from_dlpack(array, stream_ptr=NO_STREAM)  # ``results.wait_for`` says on which
         dtype = _numpy_dtype(np.dtype(seen.dtype), name)
     except (BufferError, TypeError, NotImplementedError) as error:
-        raise UsageError(f"{name} of type {_type(array)} cannot be used: {error}; {sentence()}") from error
+        raise UsageError(f"{name} of type {_type(array)} cannot be used: {error}; {possible(name)}") from error
     shape = tuple(seen.shape)
     strides = tight(shape) if seen.strides is None else tuple(seen.strides)
     return Array(
@@ -290,7 +290,7 @@ def _numpy_dtype(found: Any, name: str) -> DType:
     for known in DTYPES.values():
         if known.numpy == found:
             return known
-    raise UsageError(f"{name} has dtype {found}; {sentence()}")
+    raise UsageError(f"{name} has dtype {found}; {possible(name)}")
 
 
 def _interface_dtype(array: Any, typestr: str, name: str) -> DType:

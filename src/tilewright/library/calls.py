@@ -10,18 +10,16 @@ from tilewright.backends.cuda_capture import outside_capture
 from tilewright.backends.cuda_prepared import Fill
 from tilewright.dtypes import DType
 from tilewright.epilogue.functions import INITIAL
-from tilewright.errors import UsageError
 from tilewright.library import staging
 from tilewright.library.aliases import read_and_reduced, read_apart
 from tilewright.library.answers import answer
-from tilewright.library.arrange import Arranged, Results, arranged, results_of
+from tilewright.library.arrange import Arranged, Results, results_of
 from tilewright.library.arrays import HOST, Array, place, view
-from tilewright.library.choose import choose
 from tilewright.library.fused import After, bits
-from tilewright.library.ready import Place, Ready, forget, place_of, ready_for, require_place
+from tilewright.library.ready import Place, Ready, place_of, ready_for, require_place
 from tilewright.library.request import Request, require_apart, require_outs
 from tilewright.library.results import empty, stream_of, used_on, wait_for, written
-from tilewright.library.turns import arranged_in_turns, every_arranged
+from tilewright.library.turns import counted
 
 if TYPE_CHECKING:
     from tilewright.library.explain import Explanation
@@ -121,7 +119,7 @@ def tight(request: Request, results: Results) -> tuple[Array, ...]:
 def laid_out(request: Request) -> list[Arranged]:
     """The product of a request, or those of its turns that are not alike, as its arrays will lie when it is run."""
     seen, outs = _expected(request)
-    return every_arranged(seen, seen.a, seen.b, outs)
+    return [each for each, _ in counted(seen, seen.a, seen.b, outs)]
 
 
 def _expected(request: Request) -> tuple[Request, tuple[Array, ...]]:
@@ -137,42 +135,26 @@ def _expected(request: Request) -> tuple[Request, tuple[Array, ...]]:
 
 def explained(request: Request) -> Explanation:
     """What a request would do: nothing is compiled."""
-    from tilewright.library.explain import explanation  # with the planner's words, for who asks
+    from tilewright.library.explain import Launches, explanation  # with the planner's words, for who asks
 
     require_place(request)
     results = results_of(request)
     require_outs(request, results.shapes)
     require_apart(request.outs, request)
     seen, made = _expected(request)
-    laid, launches = arranged_in_turns(seen, seen.a, seen.b, made)
+    laid = counted(seen, seen.a, seen.b, made)
     emulated = request.options.backend == "emulator"
-    choice = None if laid.empty else answer(laid.question, request.options.plan, anew=True)
+    launches = [
+        Launches(each.question.product, answer(each.question, request.options.plan, anew=True), each.after, count)
+        for each, count in laid
+        if not each.empty
+    ]
     where = "the emulator" if emulated else place(max(request.a.device, 0))
     outs = list(zip(results.shapes, results.dtypes, strict=True))
     # NumPy's arrays are copied to a GPU one by one, so that none lies where another does.
     apart = emulated or request.a.device != HOST
     shared = read_and_reduced(request, results.marks) if apart else {}
-    return explanation(request, laid.question.product, choice, where, laid.after, outs, launches, shared)
-
-
-def tuned(request: Request, top: int, limit_s: float) -> None:
-    """Measure the candidates of a request's product, for every later call. Raises as ``Matmul.tune`` says."""
-    from tilewright.library import hot
-    from tilewright.tune.session import tune
-    from tilewright.tune.store import Store
-
-    laid = arranged(request, request.a, request.b, request.outs or tight(request, results_of(request)))
-    if laid.empty or laid.after is not None or laid.question.product.batch or request.options.plan is not None:
-        raise UsageError(
-            "tune measures plain products, which this call is not: a result without elements, a batch, what follows "
-            "the product, or a given plan cannot be tuned"
-        )
-    problem = choose(laid.question).problem
-    found = tune([problem], Store(), lambda done, count, doing: None, top=top, limit_s=limit_s)
-    if found.errors:
-        raise UsageError(found.errors[problem])
-    forget()
-    hot.forget()
+    return explanation(request, laid[0][0].question.product, launches, where, outs, shared)
 
 
 def _run_staged(request: Request, at: Place, out: Any, results: Results) -> tuple[Any, Ready]:

@@ -8,16 +8,16 @@ from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING
 
-from tilewright import settings
 from tilewright.dtypes import DType
-from tilewright.errors import UnavailableError, UsageError
+from tilewright.errors import UsageError
 from tilewright.library import pack
 from tilewright.library.layouts import Lines, lines_of, packed_layout
-from tilewright.library.limits import of_batch_or_none, within
+from tilewright.library.limits import keeps_to, of_batch_or_none
 from tilewright.library.pair import choose_pair
+from tilewright.library.posed import invariant, priced_as, turned_invariant, with_rows
 from tilewright.library.shapes import Product, View
 from tilewright.plan_base import Plan
-from tilewright.problem import SIZE_LIMIT, Layout, Problem
+from tilewright.problem import Layout, Problem
 from tilewright.tune.key import PLAIN
 
 if TYPE_CHECKING:  # the planner and its tables are for who asks it: most processes find what it said (``kept``)
@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # the planner and its tables are for who asks it: most proces
     from tilewright.planner.machine import Machine
     from tilewright.planner.planning import Planning
 
-INVARIANT_ROWS = 4096  # for which a plan is made that serves every number of rows
 MOST, MOST_OF_A_BATCH = 16, 400  # of the planner's candidates that are looked at; few kernels compute a batch
 
 
@@ -83,12 +82,45 @@ class Choice:
     planning: Planning | None
 
 
+@dataclass(frozen=True)
+class Run:
+    """A candidate as it computes a product. ``us`` is predicted for that, without packing."""
+
+    plan: Plan
+    us: float
+    candidate: Candidate
+
+    @property
+    def label(self) -> str:
+        """The candidate's."""
+        return self.candidate.label
+
+
+@dataclass(frozen=True)
+class Way:
+    """A set of operands that are packed, the operands after it, and the problem that is left for a kernel."""
+
+    packs: tuple[Packing, ...]
+    lines: Mapping[str, Lines]
+    problem: Problem
+
+    @property
+    def us(self) -> float:
+        """Of packing."""
+        return sum(each.us for each in self.packs)
+
+
+Ranked = tuple[Way, list[Run], "Planning"]
+"""A way, what then computes the product, the fastest first, and the planner's answer with all its candidates."""
+
+
 def choose(question: Question, given: Plan | None = None) -> Choice:
     """The plan that computes a product with elements in C.
 
     ``given`` forces a plan; operands that it cannot take are packed. Raises ``UsageError`` where no kernel, or not the
     given one, computes it.
     """
+    from tilewright.library.winners import tuned
     from tilewright.planner.plan import machine_of
 
     found = tuned(question) if given is None else None
@@ -130,7 +162,7 @@ def _invariant(question: Question, lines: Mapping[str, Lines], machine: Machine)
         names.append(rows[0])
     packs, after = packed(question, lines, names, machine, dict([rows]))
     problem = problem_of(question, after)
-    wide = _turned_with_rows(problem) if p.swapped else _with_rows(problem)
+    wide = turned_invariant(problem) if p.swapped else invariant(problem)
     for each in candidates(planned(problem=wide, sms=question.sms), MOST_OF_A_BATCH):
         plan = each.plan
         if plan is None or not plan.takes_batch or each.k_alternates or not _applies(question, plan):
@@ -181,12 +213,17 @@ def _layout(lines: Lines) -> Layout:
     return lines.layout
 
 
-def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Iterator[Choice]:
-    """The planner's pick for each set of operands that may be packed, those that must be in every one."""
+def packable(lines: Mapping[str, Lines]) -> tuple[list[str], list[str]]:
+    """The operands that no kernel reads as they lie, and those that only some do."""
+    must = [name for name in "ab" if lines[name].layout is None]
+    return must, [name for name in "ab" if name not in must and not lines[name].aligned]
+
+
+def ways(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Iterator[Ranked]:
+    """Each set of operands that may be packed, those that must be in every one, with what the planner has for it."""
     from tilewright.planner.plan import plan as planned
 
-    must = [name for name in "ab" if lines[name].layout is None]
-    may = [name for name in "ab" if name not in must and not lines[name].aligned]
+    must, may = packable(lines)
     for count in range(len(may) + 1):
         for more in combinations(may, count):
             packs, after = packed(question, lines, [*must, *more], machine)
@@ -194,20 +231,26 @@ def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -
             planning = planned(problem=priced_as(problem, question.product.batch), sms=question.sms)
             runs = _runs(question, planning)
             if runs:
-                cost = sum(each.us for each in packs)
-                (best, us, label), second = runs[0], runs[1] if len(runs) > 1 else None
-                runner_up = None if second is None else (second[2], second[1] + cost)
-                shown = planning if planning.pick.label == label else None  # what it says is of its own pick
-                yield Choice(best, "planned", problem, after, packs, us + cost, label, runner_up, shown)
+                yield Way(packs, after, problem), runs, planning
 
 
-def _runs(question: Question, planning: Planning) -> list[tuple[Plan, float, str]]:
-    """The plans that compute a product, with their predicted microseconds and labels, the fastest first.
+def _options(question: Question, lines: Mapping[str, Lines], machine: Machine) -> Iterator[Choice]:
+    """The planner's pick of each way."""
+    for way, runs, planning in ways(question, lines, machine):
+        best, second = runs[0], runs[1] if len(runs) > 1 else None
+        runner_up = None if second is None else (second.label, second.us + way.us)
+        shown = planning if planning.pick.label == best.label else None  # what it says is of its own pick
+        us = best.us + way.us
+        yield Choice(best.plan, "planned", way.problem, way.lines, way.packs, us, best.label, runner_up, shown)
+
+
+def _runs(question: Question, planning: Planning) -> list[Run]:
+    """The plans that compute a product, the fastest first.
 
     A batch is priced as one product of as many rows (``priced_as``). There a tile may have rows of two matrices, which
     it has not in a batch: the time is that of so many more tiles.
     """
-    p, found = question.product, list[tuple[Plan, float, str]]()
+    p, found = question.product, list[Run]()
     one = with_rows(planning.problem, p.m) if p.batch else planning.problem
     for each in candidates(planning, MOST_OF_A_BATCH if p.batch or question.sms else MOST, found):
         plan = each.plan
@@ -220,54 +263,9 @@ def _runs(question: Question, planning: Planning) -> list[tuple[Plan, float, str
                 continue
             down, own = plan.tiles(planning.problem)[0], plan.tiles(one)[0]
             plan, us = of_batch, us * max(own * prod(p.batch) / max(down, 1), 1)
-        found.append((plan, us, each.label))
-    found = within(question.sms, found, one, p.batch)
-    return sorted(found, key=lambda run: run[1]) if p.batch else found
-
-
-def priced_as(problem: Problem, batch: Sequence[int]) -> Problem:
-    """The one product that is planned for a batch of them: with the rows of all."""
-    rows = min(problem.m * prod(batch), SIZE_LIMIT - 1)
-    return problem if not batch else with_rows(problem, rows)
-
-
-def with_rows(problem: Problem, rows: int) -> Problem:
-    """The problem with so many rows, lines of A on and off 16-byte boundaries as before."""
-    lda = problem.lda
-    if problem.a_layout == "column":
-        lda = _chunks(rows, problem.dtype) + problem.lda % (16 // problem.dtype.itemsize)
-    return problem.changed(m=rows, lda=lda)
-
-
-def _turned_with_rows(problem: Problem) -> Problem:
-    """The same of a product whose columns are the caller's rows."""
-    return _with_columns(problem, INVARIANT_ROWS).changed(ldb=_chunks(problem.k, problem.dtype))
-
-
-def _with_rows(problem: Problem) -> Problem:
-    """The problem with ``INVARIANT_ROWS`` rows, whose distance in A and C is told by their length.
-
-    Rows of C lie on 16-byte boundaries where they do; of a single one, where those of a new array would.
-    """
-    lda, ldc = _chunks(problem.k, problem.dtype), _chunks(problem.n, problem.out_dtype)
-    aligned = problem.ldc * problem.out_dtype.itemsize % 16 == 0
-    if problem.m == 1:
-        aligned = aligned and ldc == problem.n
-    return problem.changed(m=INVARIANT_ROWS, lda=lda, ldc=ldc if aligned else ldc + 1)
-
-
-def _chunks(line: int, dtype: DType) -> int:
-    """The elements of as many 16 bytes as a line takes."""
-    chunk = 16 // dtype.itemsize
-    return max(-(-line // chunk), 1) * chunk
-
-
-def _with_columns(problem: Problem, cols: int) -> Problem:
-    """The same with so many columns, lines of B and C on and off 16-byte boundaries as before."""
-    ldb, ldc = problem.ldb, cols + problem.ldc % (16 // problem.out_dtype.itemsize)
-    if problem.b_layout == "row":
-        ldb = cols + problem.ldb % (16 // problem.dtype.itemsize)
-    return problem.changed(n=cols, ldb=ldb, ldc=ldc)
+        found.append(Run(plan, us, each))
+    fit = [run for run in found if keeps_to(question.sms, run.plan, one, p.batch)] or found
+    return sorted(fit, key=lambda run: run.us) if p.batch else fit
 
 
 def _applies(question: Question, plan: Plan | None) -> bool:
@@ -361,39 +359,3 @@ def _given(plan: Plan, question: Question, lines: Mapping[str, Lines], machine: 
 def needs(plan: Plan) -> set[str]:
     """The operands whose lines must start on 16-byte boundaries."""
     return {box.operand for box in plan.tensor_boxes} | (set(plan.wide) if plan.aligned else set())
-
-
-def tuned(question: Question) -> Choice | None:
-    """The winner in the database of this GPU, where there is a GPU and a winner; what no kernel reads is packed."""
-    whole = question.sms is None and question.product.second is None and not question.product.batch
-    if not whole or question.batch_invariant or not _any_winners():
-        return None
-    from tilewright.tune.lookup import measured, winner
-
-    lines = operand_lines(question)
-    must = [name for name in "ab" if lines[name].layout is None]
-    _, after = packed(question, lines, must, None)
-    problem = problem_of(question, after)
-    letters = "".join(name for name in "abc" if after[name].aligned) or "none"
-    if not measured(problem, epilogue=question.epilogue, alignment=letters):
-        return None
-    try:
-        plan = winner(problem, epilogue=question.epilogue, alignment=letters)
-    except UnavailableError:
-        return None
-    if plan is None or not needs(plan) <= set(letters) or not _applies(question, plan):
-        return None
-    from tilewright.planner.family import priced
-    from tilewright.planner.plan import machine_of
-
-    machine, _ = machine_of(None, None, None)
-    packs, after = packed(question, lines, must, machine)
-    candidate = priced(plan, problem, machine)
-    us = us_of(candidate) + sum(each.us for each in packs)
-    return Choice(plan, "tuned", problem, after, packs, us, candidate.label, None, None)
-
-
-def _any_winners() -> bool:
-    """Whether a database of winners may be there, told without SQLite."""
-    folders = (settings.wanted_cache_dir(), settings.cache_dir())
-    return any(folder is not None and (folder / settings.WINNERS).exists() for folder in folders)

@@ -17,6 +17,9 @@ from tilewright.library.prepared import rooms_of
 from tilewright.library.request import Request, names_of_outs
 from tilewright.library.shapes import MOST_BATCH_DIMENSIONS, Product
 from tilewright.library.staging import bytes_copied
+from tilewright.library.sums import Partials, Sum, predicted_us
+from tilewright.planner.machine import Machine
+from tilewright.planner.plan import machine_of
 from tilewright.planner.reasons import reasons
 from tilewright.report.plan_words import REGIMES
 
@@ -52,8 +55,11 @@ class Explanation:
     ``plan`` is None, and there is no kernel, where the result has no elements. ``batch`` are the batch dimensions that
     are left after merging; ``m``, ``n`` and ``k`` those of the kernel's product, which for a ``transposed`` one is
     out^T = b^T a^T. ``reasons`` are the planner's figures for its pick. ``predicted_us`` and ``runner_up`` are None
-    where there is nothing to predict. Where the batch has more dimensions than a kernel steps over, ``launches`` says
-    how many there are, one after another; ``batch`` is that of one of them, and all else of all.
+    where there is nothing to predict. The first has what packs operands before a kernel and adds up sums after it; so
+    has the second, whose sums are taken to be the pick's. Where the batch has more dimensions than a kernel steps over,
+    ``launches`` says how many there are, one after another; ``batch``, the kernel, its plan and path are those of the
+    first, times and copies those of all. Where they are not alike, as where arrays of some start off 16-byte
+    boundaries, ``path`` names the others, and there is no runner-up.
     """
 
     call: str
@@ -97,7 +103,8 @@ class Explanation:
             *_several("path", self.path),
         ]
         if self.predicted_us is not None:
-            lines.append(f"  predicted  {self.predicted_us:.1f} us")
+            of_all = f", all {self.launches} launches" if self.launches > 1 else ""
+            lines.append(f"  predicted  {self.predicted_us:.1f} us{of_all}")
         lines += _several("copied", [f"{each.what}: {each.why}; {each.bytes_moved:,} bytes" for each in self.copied])
         if not self.copied:
             lines.append("  copied     nothing")
@@ -108,27 +115,44 @@ class Explanation:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Launches:
+    """Launches that are alike, ``count`` of them: a product, its kernel, and what that does beside."""
+
+    product: Product
+    choice: Choice
+    after: Fused | None
+    count: int
+
+    @property
+    def sums(self) -> Sequence[tuple[Sum, Partials]]:
+        """The sums of rows and columns that kernels after it add up."""
+        return [(each, partials) for each, partials, _ in rooms_of(self.choice, self.product, self.after).sums]
+
+    def sums_us(self, machine: Machine) -> float:
+        """The predicted microseconds of these kernels."""
+        return sum(predicted_us(partials, machine) for _, partials in self.sums)
+
+
 def explanation(
     request: Request,
     product: Product,
-    choice: Choice | None,
+    launches: Sequence[Launches],
     where: str,
-    after: Fused | None,
     outs: Sequence[tuple[Sequence[int], DType]],
-    launches: int = 1,
     shared: Mapping[str, Array] | None = None,
 ) -> Explanation:
-    """That of a request whose kernel is chosen; ``where`` says what it runs on, ``after`` what it does beside.
+    """That of a request whose kernels are chosen; ``where`` says what it runs on, ``product`` is the first launch's.
 
-    ``outs`` are the shapes and types of the results. ``product`` and ``choice`` are of one of ``launches`` alike.
-    ``shared`` are the arrays that ``aliases`` has read from copies.
+    ``outs`` are the shapes and types of the results. ``shared`` are the arrays that ``aliases`` has read from copies.
     """
     a, b = request.a, request.b
     pair = " and b[1] alike" if request.after is not None and request.after.second is not None else ""
     call = f"a {a.shape} {a.dtype} @ b {b.shape} {b.dtype}{pair} = out {request.shape} {request.out_dtypes[0]}"
     sizes = (product.m, product.n, product.k, product.batch, product.swapped)
-    if choice is None:
+    if not launches:
         return Explanation(call, where, *sizes, None, None, None, None, (), (), (), None, (), None, 0)
+    first, choice = launches[0], launches[0].choice
     why = [_TIE if _is_tie(choice) else _SOURCES[choice.source]]
     found: tuple[str, ...] = ()
     if choice.planning is not None:
@@ -136,11 +160,12 @@ def explanation(
         found = tuple(each.sentence for each in reasons(choice.planning))
     said = excess(request.options.sms, choice.plan, choice.problem, product.batch)
     why += [said] if said else []
-    callers = {"a": "b", "b": "a"} if product.swapped else _CALLED
-    packs = tuple(
-        Copied(f"{callers.get(each.operand, each.operand)}, packed", each.why, each.bytes_moved * launches)
-        for each in choice.packs
-    )
+    machine, _ = machine_of(None, request.options.sms, None)
+    sums_us = [each.sums_us(machine) for each in launches]
+    us = sum((each.choice.us + more) * each.count for each, more in zip(launches, sums_us, strict=True))
+    second = None
+    if choice.runner_up is not None and len(launches) == 1:
+        second = choice.runner_up[0], (choice.runner_up[1] + sums_us[0]) * first.count
     return Explanation(
         call,
         where,
@@ -151,12 +176,12 @@ def explanation(
         choice.source,
         tuple(why),
         found,
-        (*_path(product, choice, after), *_launches(launches)),
-        choice.us * launches,
-        (*_staged(request, where, outs), *_read_apart(shared or {}), *packs),
-        None if choice.runner_up is None else (choice.runner_up[0], choice.runner_up[1] * launches),
-        rooms_of(choice, product, after).nbytes,
-        launches,
+        (*_path(first), *_in_turns(launches)),
+        us,
+        (*_staged(request, where, outs), *_read_apart(shared or {}), *_packed(launches)),
+        second,
+        max(rooms_of(each.choice, each.product, each.after).nbytes for each in launches),
+        sum(each.count for each in launches),
     )
 
 
@@ -165,14 +190,31 @@ def _is_tie(choice: Choice) -> bool:
     return choice.source == "planned" and choice.runner_up is not None and choice.runner_up[1] <= choice.us
 
 
-def _launches(count: int) -> tuple[str, ...]:
+def _in_turns(launches: Sequence[Launches]) -> tuple[str, ...]:
+    count = sum(each.count for each in launches)
     if count == 1:
         return ()
     said = f"more than {MOST_BATCH_DIMENSIONS} batch dimensions, which cannot be merged: {count} launches"
-    return (f"{said}, one after another",)
+    first, *others = launches
+    if not others:
+        return (f"{said}, one after another",)
+    of_others = (f"{each.count} {each.choice.plan.of}, {each.choice.label}" for each in others)
+    return (f"{said}, one after another; {first.count} like this, {', '.join(of_others)}",)
 
 
-def _path(product: Product, choice: Choice, after: Fused | None) -> tuple[str, ...]:
+def _packed(launches: Sequence[Launches]) -> tuple[Copied, ...]:
+    """What is packed for them, alike copies as one."""
+    moved: dict[tuple[str, str], int] = {}
+    for each in launches:
+        callers = {"a": "b", "b": "a"} if each.product.swapped else _CALLED
+        for pack in each.choice.packs:
+            key = f"{callers.get(pack.operand, pack.operand)}, packed", pack.why
+            moved[key] = moved.get(key, 0) + pack.bytes_moved * each.count
+    return tuple(Copied(*key, nbytes) for key, nbytes in moved.items())
+
+
+def _path(launches: Launches) -> tuple[str, ...]:
+    product, choice, after = launches.product, launches.choice, launches.after
     by_tma = [box.operand.upper() for box in choice.plan.tensor_boxes]
     wide = sorted(name.upper() for name in needs(choice.plan) if name.upper() not in by_tma)
     path = [f"{', '.join(by_tma)} by TMA"] if by_tma else []
@@ -190,7 +232,7 @@ def _path(product: Product, choice: Choice, after: Fused | None) -> tuple[str, .
     path += [
         f"{each.mark} by a second kernel, which adds up {partials.count} partial sums of each of {partials.kept} "
         f"{partials.along}s from the workspace"
-        for each, partials, _ in rooms_of(choice, product, after).sums
+        for each, partials in launches.sums
     ]
     return tuple(path)
 

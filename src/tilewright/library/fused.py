@@ -11,6 +11,7 @@ from typing import Any
 from tilewright.dtypes import DType
 from tilewright.epilogue.code import ArrayValue, BoundEpilogue
 from tilewright.epilogue.compose import NUMBER, Composed, Described, compose, name_of
+from tilewright.epilogue.graph import Graph
 from tilewright.epilogue.placement import Along, Placement, Role, along_of, place
 from tilewright.epilogue.symbol import is_number
 from tilewright.errors import UsageError
@@ -159,10 +160,12 @@ class Fused:
 
     ``fields`` has where in ``Args`` each one's address, or number, is. ``fills`` are outputs that are
     the largest of rows or columns: the role, how many words from its address on are set before the launch, and to what.
-    ``sums`` are those whose kernel leaves partial sums, which are somewhere only once a plan is chosen.
+    ``sums`` are those whose kernel leaves partial sums, which are somewhere only once a plan is chosen. ``graph`` is
+    what the text was made of.
     """
 
     bound: BoundEpilogue
+    graph: Graph
     members: tuple[str, ...]
     fields: tuple[tuple[int, int], ...]
     fills: tuple[tuple[int, int, int], ...] = ()
@@ -210,7 +213,9 @@ def fused(
                 words = 1 + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
                 fills.append((role, words, bits(spec.initial)))
     members = tuple(spec.name for spec in composed.code.members)
-    return Fused(BoundEpilogue(composed.code, values), members, tuple(fields), tuple(fills), tuple(sums))
+    return Fused(
+        BoundEpilogue(composed.code, values), composed.graph, members, tuple(fields), tuple(fills), tuple(sums)
+    )
 
 
 def described(arrays: Mapping[str, DType], views: Mapping[str, View]) -> dict[str, Described]:

@@ -205,19 +205,25 @@ def predicted_us(array: Strided, layout: Layout, machine: Machine) -> float:
     An element brings a sector of 32 bytes with it where its neighbours lie further away than that. An SM draws no more
     than ``supply.DRAW_BYTES_PER_S``.
     """
-    from tilewright.planner.supply import DRAW_BYTES_PER_S  # who packs needs no planner
-
-    copy, c = tight(array, layout), machine.calibration
+    copy = tight(array, layout)
     if not array.elements:
         return 0.0
-    itemsize = array.dtype.itemsize
     apart = [step for step in _steps(array, layout) if step is not None]
-    read = array.elements * min(SECTOR_BYTES, max(min(apart, default=1), 1) * itemsize)
-    written = copy.nbytes
-    fits = read + written <= machine.l2_keeps_bytes
+    read = array.elements * min(SECTOR_BYTES, max(min(apart, default=1), 1) * array.dtype.itemsize)
+    return moved_us(machine, read, copy.nbytes, plan_for(array, layout).blocks(copy))
+
+
+def moved_us(machine: Machine, read: int, written: int, blocks: int, *, from_l2: bool = False) -> float:
+    """Microseconds of a launch that reads and writes so many bytes, and next to nothing else.
+
+    ``from_l2``: what it reads was just written, and is in L2 where that holds it all.
+    """
+    from tilewright.planner.supply import DRAW_BYTES_PER_S  # who packs needs no planner
+
+    c, fits = machine.calibration, read + written <= machine.l2_keeps_bytes
     to = c.l2_bytes_per_s(written) if fits else c.hbm_write_bytes_per_s
-    active = min(plan_for(array, layout).blocks(copy), machine.sms)
-    seconds = max(read / c.hbm_read_bytes_per_s + written / to, read / (active * DRAW_BYTES_PER_S))
+    source = c.l2_bytes_per_s(read) if fits and from_l2 else c.hbm_read_bytes_per_s
+    seconds = max(read / source + written / to, read / (min(blocks, machine.sms) * DRAW_BYTES_PER_S))
     return c.launch_us + seconds * 1e6
 
 

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import UsageError
 from tilewright.library.layouts import Lines, lines_of, packed_layout
+from tilewright.library.posed import INVARIANT_ROWS, priced_as, with_rows
 from tilewright.plan_base import Plan
 from tilewright.plan_tensor import LAST, TensorPlan
 from tilewright.problem import Layout, Problem
 
 if TYPE_CHECKING:
-    from tilewright.library.choose import Choice, Question
-    from tilewright.planner.candidate import Candidate
+    from tilewright.library.choose import Choice, Question, Run, Way
     from tilewright.planner.machine import Machine
+    from tilewright.planner.planning import Planning
 
 SECOND = "second"  # what the second B is called beside "a", "b" and "c"
 
@@ -45,14 +46,11 @@ their times are predicted to be within 0.02%.
 """
 
 
-def choose_pair(question: Question, given: Plan | None, machine: Machine) -> Choice:
-    """The plan of a pair. Raises ``UsageError`` for operands and results that no kernel has, and a plan of another."""
+def pairing(question: Question, given: Plan | None, machine: Machine) -> Way:
+    """How the operands of a pair are packed. Raises ``UsageError`` for operands and results that no kernel has."""
     from tilewright.library import choose
-    from tilewright.planner.family import priced
-    from tilewright.planner.plan import plan as planned
 
     lines = {**choose.operand_lines(question), SECOND: lines_of_second(question)}
-    p = question.product
     if question.dtype.itemsize != 2:
         raise UsageError(f"b is a pair of {question.dtype}; pairs of bf16 and fp16 can be multiplied")
     if not lines["c"].aligned:
@@ -62,41 +60,62 @@ def choose_pair(question: Question, given: Plan | None, machine: Machine) -> Cho
         )
     names, layouts = _to_pack(question, lines, given)
     packs, after = choose.packed(question, lines, names, machine, layouts)
-    problem = choose.problem_of(question, {name: after[name] for name in "abc"})
-    wide = _as_one(problem)
-    rows = choose.INVARIANT_ROWS if question.batch_invariant else 0
-    cost = sum(each.us for each in packs)
-    if given is not None:
-        plan = _paired(given, bool(p.batch))
-        candidate = priced(given.with_(paired=False, batched=False), choose.priced_as(wide, p.batch), machine)
-        return choose.Choice(
-            plan, "given", problem, after, packs, choose.us_of(candidate) + cost, candidate.label, None, None
-        )
-    planning = planned(
-        problem=choose.with_rows(wide, rows) if rows else choose.priced_as(wide, p.batch), sms=question.sms
-    )
-    found: list[tuple[TensorPlan, Candidate]] = []
+    return choose.Way(packs, after, choose.problem_of(question, {name: after[name] for name in "abc"}))
+
+
+def ranked_pairs(question: Question, laid: Way) -> tuple[list[Run], Planning]:
+    """What computes a pair, by the planner's order and ``ALIKE``. Raises ``UsageError`` where nothing does."""
+    from tilewright.library import choose
+    from tilewright.planner.plan import plan as planned
+
+    batch, rows = question.product.batch, INVARIANT_ROWS if question.batch_invariant else 0
+    wide = _as_one(laid.problem)
+    posed = with_rows(wide, rows) if rows else priced_as(wide, batch)
+    planning = planned(problem=posed, sms=question.sms)
+    found: list[Run] = []
     for each in choose.candidates(planning, choose.MOST_OF_A_BATCH, found):
         if isinstance(each.plan, TensorPlan) and each.plan.rung == LAST and not (rows and each.k_alternates):
             try:
-                found.append((_paired(each.plan, bool(p.batch)), each))
+                found.append(choose.Run(_paired(each.plan, bool(batch)), choose.us_of(each), each))
             except UsageError:  # a tile that cannot be halved
                 continue
     if not found:
-        raise UsageError(f"b is a pair, and no kernel of pairs computes {problem}")
-    most = choose.us_of(found[0][1]) * ALIKE
-    found.sort(key=lambda each: each[0].bn < each[0].bm or choose.us_of(each[1]) > most)
-    plan, best = found[0]
-    if rows:
+        raise UsageError(f"b is a pair, and no kernel of pairs computes {laid.problem}")
+    most = found[0].us * ALIKE
+
+    def last(run: Run) -> bool:
+        assert isinstance(run.plan, TensorPlan)
+        return run.plan.bn < run.plan.bm or run.us > most
+
+    return sorted(found, key=last), planning
+
+
+def choose_pair(question: Question, given: Plan | None, machine: Machine) -> Choice:
+    """The plan of a pair. Raises ``UsageError`` as ``pairing`` and ``ranked_pairs``, and for a plan of another."""
+    from tilewright.library import choose
+    from tilewright.planner.family import priced
+
+    laid, batch = pairing(question, given, machine), question.product.batch
+
+    def us_of(plan: Plan) -> tuple[float, str]:
+        wide = priced_as(_as_one(laid.problem), batch)
+        one = priced(plan.with_(paired=False, batched=False), wide, machine)
+        return choose.us_of(one) + laid.us, one.label
+
+    def choice(plan: Plan, source: str, us: float, label: str, second: Any, shown: Planning | None = None) -> Choice:
+        return choose.Choice(plan, source, laid.problem, laid.lines, laid.packs, us, label, second, shown)
+
+    if given is not None:
+        plan = _paired(given, bool(batch))
+        return choice(plan, "given", *us_of(given), None)
+    runs, planning = ranked_pairs(question, laid)
+    best = runs[0]
+    if question.batch_invariant:
         free = choose.choose(replace(question, batch_invariant=False))
-        one = plan.with_(paired=False, batched=False)
-        us = choose.us_of(priced(one, choose.priced_as(wide, p.batch), machine)) + cost
-        return choose.Choice(plan, "invariant", problem, after, packs, us, best.label, (free.label, free.us), None)
-    runner_up = (found[1][1].label, choose.us_of(found[1][1]) + cost) if len(found) > 1 else None
-    shown = planning if planning.ranked[0] is best else None  # what it says is of its own pick
-    return choose.Choice(
-        plan, "planned", problem, after, packs, choose.us_of(best) + cost, best.label, runner_up, shown
-    )
+        return choice(best.plan, "invariant", us_of(best.plan)[0], best.label, (free.label, free.us))
+    runner_up = (runs[1].label, runs[1].us + laid.us) if len(runs) > 1 else None
+    shown = planning if planning.ranked[0] is best.candidate else None  # what it says is of its own pick
+    return choice(best.plan, "planned", best.us + laid.us, best.label, runner_up, shown)
 
 
 def _to_pack(question: Question, lines: dict[str, Lines], given: Plan | None) -> tuple[list[str], dict[str, Layout]]:

@@ -62,10 +62,14 @@ class Prepared:
                 start(pointers, stream)
             return
         held = self.workspaces.of(stream, self.workspace_bytes)
-        pointers = (*pointers[:WORKSPACE], held.memory.pointer, *pointers[WORKSPACE + 1 :])
         with held.lock:  # on this stream nobody else's copies or partial sums come between these and who reads them
-            for start in self.starters:
-                start(pointers, stream)
+            self.queue(pointers, stream, held.memory.pointer)
+
+    def queue(self, pointers: tuple[int, ...], stream: int, workspace: int) -> None:
+        """The same with a workspace at this address, which nobody else uses meanwhile."""
+        pointers = (*pointers[:WORKSPACE], workspace, *pointers[WORKSPACE + 1 :])
+        for start in self.starters:
+            start(pointers, stream)
 
 
 @dataclass(frozen=True)

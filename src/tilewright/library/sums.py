@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -19,10 +19,14 @@ from tilewright.dtypes import FP32
 from tilewright.epilogue.code import ArrayValue
 from tilewright.errors import UsageError
 from tilewright.library.choose import three
+from tilewright.library.pack import moved_us
 from tilewright.library.shapes import Product
 from tilewright.plan_base import LARGEST_GRID, Lanes, header_of
 from tilewright.run import Launch, target_of
 from tilewright.source import CUDA_ROOT, KernelSource, flatten
+
+if TYPE_CHECKING:
+    from tilewright.planner.machine import Machine
 
 FILE = CUDA_ROOT / "library" / "sum.cu"
 SECTOR = 8  # elements of fp32: so many results a block of the kernel adds up, and a line of partial sums begins on one
@@ -113,6 +117,19 @@ def source(backend: Backend) -> KernelSource:
     return KernelSource(FILE.stem, flatten(FILE, target, header_of(FP32, constants)), target, arch)
 
 
+def blocks_of(partials: Partials) -> int:
+    """Of the launch that adds them up."""
+    return -(-partials.kept // SECTOR) * prod(partials.sizes)
+
+
+def predicted_us(partials: Partials, machine: Machine) -> float:
+    """Microseconds of that launch, which reads what the kernel has just written; 0 where there are no elements."""
+    if not partials.elements:
+        return 0.0
+    written = partials.kept * prod(partials.sizes) * FP32.itemsize
+    return moved_us(machine, partials.nbytes, written, blocks_of(partials), from_l2=True)
+
+
 def prepare(backend: Backend, partials: Partials, memory: Matrix, to: ArrayValue) -> Launch:
     """The launch that adds up the partial sums in ``memory``, a row of fp32, to the results: ``to`` has one a row.
 
@@ -121,7 +138,7 @@ def prepare(backend: Backend, partials: Partials, memory: Matrix, to: ArrayValue
     held = memory.cols if memory.rows == 1 and memory.layout == "row" and memory.dtype == FP32 else 0
     if held < partials.elements:
         raise UsageError(f"memory for partial sums is a row of {held} fp32; it must be one of {partials.elements}")
-    blocks = -(-partials.kept // SECTOR) * prod(partials.sizes)
+    blocks = blocks_of(partials)
     if blocks > LARGEST_GRID:
         raise UsageError(f"adding up partial sums takes {blocks} blocks; a grid has at most {LARGEST_GRID}")
     words = struct.pack("<Q4q", to.pointer, to.row, *to.batch)

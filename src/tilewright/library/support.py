@@ -31,6 +31,13 @@ def supported() -> list[dict[str, Any]]:
     ]
 
 
+def possible(name: str) -> str:
+    """The element types of an array by what it is called, as the end of an error's sentence."""
+    if name.partition("[")[0] in ("a", "b", "out"):
+        return sentence()
+    return f"{name} can be {', '.join(DTYPES)}: others, masks of bool too, have to be converted first"
+
+
 def sentence() -> str:
     """The table as the end of an error's sentence."""
     rows = [f"{row['operands']} ({row['multiplied_on']})" for row in supported()]

@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.library.arrange import Arranged, arranged
 from tilewright.library.arrays import Array
+from tilewright.library.choose import Question
 from tilewright.library.request import Request
 from tilewright.library.shapes import TooManyDimensions, batch_shape
 
@@ -85,24 +86,20 @@ def _at(array: Array, behind: int, place: int) -> Array:
     )
 
 
-def arranged_in_turns(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> tuple[Arranged, int]:
-    """The product of a call, or of the first of its turns, and how many of them there are. Raises as ``arranged``."""
-    try:
-        return arranged(request, a, b, outs), 1
-    except TooManyDimensions:
-        every = turns(request, a, b, outs)
-        first, inner = arranged_in_turns(every[0].request, every[0].a, every[0].b, every[0].outs)
-        return first, inner * len(every)
+def counted(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> list[tuple[Arranged, int]]:
+    """The product of a call, or those of its turns that are not alike, and how many are like each.
 
-
-def every_arranged(request: Request, a: Array, b: Array, outs: Sequence[Array]) -> list[Arranged]:
-    """The product of a call, or those of its turns that are not alike. Raises as ``arranged``."""
+    Raises as ``arranged``.
+    """
     try:
-        return [arranged(request, a, b, outs)]
+        return [(arranged(request, a, b, outs), 1)]
     except TooManyDimensions:
-        every = turns(request, a, b, outs)
-        found = [each for turn in every for each in every_arranged(turn.request, turn.a, turn.b, turn.outs)]
-        return list({each.question: each for each in reversed(found)}.values())[::-1]  # the first of each
+        found: dict[Question, tuple[Arranged, int]] = {}
+        for turn in turns(request, a, b, outs):
+            for each, count in counted(turn.request, turn.a, turn.b, turn.outs):
+                first, before = found.get(each.question, (each, 0))
+                found[each.question] = first, before + count
+        return list(found.values())
 
 
 def one_after_another(

@@ -35,10 +35,11 @@ def tuned_table(rows: Sequence[Row], known: Iterable[Row] = ()) -> RenderableTyp
             table.add_row(_cell(shape, "no candidate could be timed"), "", "", "")
             continue
         us = best.time_us["median"]
-        speed = 2 * row.what.m * row.what.n * row.what.k / us / 1e6
+        flops = 2 * row.what.m * row.what.n * row.what.k
+        speed = f"{flops / us / 1e6:,.1f}" if row.what.is_one_product else ""
         table.add_row(
             _cell(shape, f"{best.label} ({best.family})"),
-            _cell(f"{us:,.2f}", f"{speed:,.1f}"),
+            _cell(f"{us:,.2f}", speed),
             _cell(str((row.winner or 0) + 1), gain(row)),
             _cell(f"{row.band:.1%}", f"{row.rounds}{'' if row.decided else '+'}"),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tilewright import measure, nvrtc
 from tilewright.backends.base import Backend, Matrix
@@ -11,10 +11,14 @@ from tilewright.errors import LaunchError, VerifyError
 from tilewright.plan_base import Plan
 from tilewright.problem import Problem
 from tilewright.rivals import kernel_rival, operand_sets, vendor_library
-from tilewright.run import Operands, source_for
+from tilewright.run import source_for
 from tilewright.selection import kernel_of
+from tilewright.source import KernelSource
 from tilewright.tune.decide import decide
 from tilewright.verify import Report, verify
+
+if TYPE_CHECKING:
+    from tilewright.library.trial import Trial
 
 CHECKED_SETS = 2  # each is held against float64 element by element
 Told = Callable[[str], None]  # given the name of a candidate just before it runs
@@ -23,7 +27,7 @@ Told = Callable[[str], None]  # given the name of a candidate just before it run
 class Bench(Protocol):
     """What ``child.serve`` has at its command."""
 
-    def pose(self, problem: Problem, plans: Sequence[Plan], seed: int) -> str:
+    def pose(self, work: Problem | Trial, plans: Sequence[Plan], seed: int) -> str:
         """Make operands, and whatever the plans need that takes long. Returns what L2 holds of them."""
         ...
 
@@ -83,32 +87,44 @@ class Announced:
             raise
 
 
-class KernelBench:
-    """Candidates on a backend, timed by its timer, on N(0, 1) operands that rotate beyond L2."""
+class Posed(Protocol):
+    """Work with operands: what ``KernelBench`` has its candidates do."""
 
-    def __init__(self, backend: Poisoning, timer: measure.Timer, l2_bytes: int) -> None:
-        self._backend, self._timer, self._l2_bytes = backend, timer, l2_bytes
+    label: str
+    """What L2 holds of the operands."""
+    sets: Sequence[Any]
+    """The operands, set by set."""
+
+    def source(self, plan: Plan) -> KernelSource:
+        """The text of a candidate's kernel."""
+        ...
+
+    def check(self, name: str, plan: Plan, ran: Callable[[], None]) -> tuple[measure.Rival, Report]:
+        """As ``Bench.check``, and the candidate ready to be timed."""
+        ...
+
+
+class Products:
+    """A plain product, held against float64."""
+
+    def __init__(self, backend: Poisoning, problem: Problem, l2_bytes: int, seed: int) -> None:
+        self._backend = backend
         self._device: Any = "cuda" if backend.name == "cuda" and vendor_library() == "torch" else "auto"
-        self._rivals: dict[str, measure.Rival] = {}
-        self._sets: Sequence[Operands] = ()
-        self._read: list[tuple[Any, Any]] = []
+        rotation = measure.rotation(problem.bytes_moved, l2_bytes)
+        self.label = rotation.label
+        self.sets: Sequence[Any] = operand_sets(backend, problem, rotation.sets, seed=seed)
+        download = backend.download
+        self._read = [(download(each.a), download(each.b)) for each in self.sets[:CHECKED_SETS]]
 
-    def pose(self, problem: Problem, plans: Sequence[Plan], seed: int) -> str:
-        """Compile side by side, which the cache remembers; what does not compile is told by ``check``."""
-        self._rivals, self._sets, self._read = {}, (), []  # the memory of the last problem first
-        if self._backend.name == "cuda":
-            nvrtc.compile_side_by_side(source_for(self._backend, kernel_of(plan), plan) for plan in plans)
-        rotation = measure.rotation(problem.bytes_moved, self._l2_bytes)
-        self._sets = operand_sets(self._backend, problem, rotation.sets, seed=seed)
-        download = self._backend.download
-        self._read = [(download(each.a), download(each.b)) for each in self._sets[:CHECKED_SETS]]
-        return rotation.label
+    def source(self, plan: Plan) -> KernelSource:
+        """The text of a candidate's kernel."""
+        return source_for(self._backend, kernel_of(plan), plan)
 
-    def check(self, name: str, plan: Plan, ran: Callable[[], None]) -> Report:
+    def check(self, name: str, plan: Plan, ran: Callable[[], None]) -> tuple[measure.Rival, Report]:
         """On the first operand sets, each with a C full of NaN; the worst report. Raises as ``run.prepare`` does."""
-        rival = kernel_rival(self._backend, kernel_of(plan), plan, self._sets, name)
+        rival = kernel_rival(self._backend, kernel_of(plan), plan, self.sets, name)
         results = []
-        for launch, operands, _ in zip(rival.launches, self._sets, self._read, strict=False):
+        for launch, operands, _ in zip(rival.launches, self.sets, self._read, strict=False):
             self._backend.poison(operands.c)
             launch(None)  # on the backend's own stream
             results.append(self._backend.download(operands.c))
@@ -119,8 +135,37 @@ class KernelBench:
             verify(c, a, b, dtype=plan.dtype, device=self._device)
             for c, (a, b) in zip(results, self._read, strict=True)
         ]
-        self._rivals[name] = rival
-        return max(reports, key=lambda report: (not report.ok, report.max_error_over_bound))
+        return rival, max(reports, key=lambda report: (not report.ok, report.max_error_over_bound))
+
+
+class KernelBench:
+    """Candidates on a backend, timed by its timer, on N(0, 1) operands that rotate beyond L2."""
+
+    def __init__(self, backend: Poisoning, timer: measure.Timer, l2_bytes: int) -> None:
+        self._backend, self._timer, self._l2_bytes = backend, timer, l2_bytes
+        self._rivals: dict[str, measure.Rival] = {}
+        self.posed: Posed | None = None
+
+    def pose(self, work: Problem | Trial, plans: Sequence[Plan], seed: int) -> str:
+        """Compile side by side, which the cache remembers; what does not compile is told by ``check``."""
+        self._rivals, self.posed = {}, None  # the memory of the last problem first
+        posed: Posed
+        if isinstance(work, Problem):
+            posed = Products(self._backend, work, self._l2_bytes, seed)
+        else:
+            from tilewright.library.trial import Calls
+
+            posed = Calls(self._backend, work, self._l2_bytes, seed)
+        if self._backend.name == "cuda":
+            nvrtc.compile_side_by_side(posed.source(plan) for plan in plans)
+        self.posed = posed
+        return posed.label
+
+    def check(self, name: str, plan: Plan, ran: Callable[[], None]) -> Report:
+        """By ``Products`` or ``Calls``."""
+        assert self.posed is not None
+        self._rivals[name], report = self.posed.check(name, plan, ran)
+        return report
 
     def measure(self, names: Sequence[str], schedule: measure.Schedule, told: Told) -> measure.Measurement:
         """By ``time_all``."""

@@ -10,13 +10,16 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tilewright.errors import CompileError, TilewrightError, UsageError, VerifyError
 from tilewright.measure import Schedule
 from tilewright.plan_base import Plan
 from tilewright.problem import Problem
 from tilewright.tune.bench import Bench, figures, of_gpu
+
+if TYPE_CHECKING:
+    from tilewright.library.trial import Trial
 
 Answer = Mapping[str, Any]
 
@@ -47,7 +50,7 @@ def _answer(bench: Bench, asked: Mapping[str, Any], tell: Callable[[Mapping[str,
     try:
         if asked["do"] == "pose":
             plans = [Plan.from_dict(plan) for plan in asked["plans"]]
-            return {"l2": bench.pose(Problem.from_dict(asked["problem"]), plans, asked["seed"])}, True
+            return {"l2": bench.pose(_work_of(asked), plans, asked["seed"])}, True
         if asked["do"] == "check":
             name = asked["name"]
             report = bench.check(name, Plan.from_dict(asked["plan"]), lambda: tell({"at": name, "ran": True}))
@@ -63,6 +66,14 @@ def _answer(bench: Bench, asked: Mapping[str, Any], tell: Callable[[Mapping[str,
         return {"verdict": "refused", "reason": first_line(error)}, True
     except Exception as error:  # of a driver that may have given up this process's context
         return {"verdict": "crashed", "reason": first_line(error)}, False
+
+
+def _work_of(asked: Mapping[str, Any]) -> Problem | Trial:
+    if "call" not in asked:
+        return Problem.from_dict(asked["problem"])
+    from tilewright.library.trial import Trial
+
+    return Trial.decoded(asked["call"])
 
 
 def first_line(error: Exception) -> str:

@@ -32,7 +32,7 @@ class Where:
 
 @dataclass(frozen=True)
 class What:
-    """A kind of problem. ``layout`` has a letter for A and one for B.
+    """A kind of problem. ``layout`` has a letter for A and one for B, ``epilogue`` all that a call does beside it.
 
     ``alignment`` names the matrices whose lines all start on 16-byte boundaries, such as ``abc``, or ``none``: it is
     what decides which kernels take the operands, so that leading dimensions are no part of a key.
@@ -54,6 +54,11 @@ class What:
         return cls(
             p.m, p.n, p.k, kind, p.a_layout[0] + p.b_layout[0], epilogue, alignment or alignment_of(problem)
         )  # fmt: skip
+
+    @property
+    def is_one_product(self) -> bool:
+        """Whether M, N and K are all there is to multiply: neither a batch nor a pair."""
+        return not {"pair", "batch"} & set(self.epilogue.replace(",", "").split())
 
     def __str__(self) -> str:
         more = [f"epilogue {self.epilogue}"] * (self.epilogue != PLAIN)

@@ -86,6 +86,8 @@ def _plan(values: Mapping[str, Any] | None, problem: Problem, what: What) -> Pla
 
 
 def _require_fit(plan: Plan, problem: Problem, what: What) -> None:
+    if what.epilogue != PLAIN and plan.dtype == problem.dtype:
+        return  # a call may pack operands for its plan
     own = (plan.dtype, plan.a_layout, plan.b_layout)
     if own != (problem.dtype, problem.a_layout, problem.b_layout):
         raise UsageError(f"it is for {plan.dtype}, A {plan.a_layout}- and B {plan.b_layout}-major")

@@ -8,13 +8,16 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tilewright import settings
 from tilewright.errors import TilewrightError
 from tilewright.line_process import Ended, LineProcess, Silent
 from tilewright.measure import Schedule
 from tilewright.problem import Problem
+
+if TYPE_CHECKING:
+    from tilewright.library.trial import Trial
 
 CHILD = (sys.executable, "-m", "tilewright.tune.child")
 POSE_S = 240.0  # to start a process, compile all candidates, make operands, or compute a reference, of the largest size
@@ -58,17 +61,17 @@ class Measurer:
         self._errors: IO[bytes] | None = None
 
     def compete(
-        self, problem: Problem, plans: Plans, schedule: Schedule, told: Callable[[float, str], None], seed: int = 0
+        self, work: Problem | Trial, plans: Plans, schedule: Schedule, told: Callable[[float, str], None], seed: int = 0
     ) -> Outcome:
         """Check each plan and time those that are right; ``plans`` in the planner's order.
 
         ``told`` is given the share of this that is done, and what is being done. Raises ``TilewrightError`` where the
-        problem cannot be posed, or a child was lost and no candidate is to blame.
+        work cannot be posed, or a child was lost and no candidate is to blame.
         """
         found = Outcome()
         while left := [name for name in plans if name not in found.lost]:
             told(0.0, "preparing")
-            found.l2 = self._pose(problem, [plans[name] for name in left], seed)
+            found.l2 = self._pose(work, [plans[name] for name in left], seed)
             if not self._check(left, plans, found, told):
                 continue
             timed = [name for name in left if name not in found.lost]
@@ -85,16 +88,17 @@ class Measurer:
             self._errors.close()
             self._errors = None
 
-    def _pose(self, problem: Problem, plans: Sequence[Mapping[str, Any]], seed: int) -> str:
-        request = {"do": "pose", "problem": problem.to_dict(), "plans": list(plans), "seed": seed}
+    def _pose(self, work: Problem | Trial, plans: Sequence[Mapping[str, Any]], seed: int) -> str:
+        posed = {"problem": work.to_dict()} if isinstance(work, Problem) else {"call": work.encoded()}
+        request = {"do": "pose", **posed, "plans": list(plans), "seed": seed}
         try:
             answer = self._ask(request, self._pose_s)
         except _Lost as lost:
-            raise TilewrightError(f"{problem} could not be made ready to measure: {lost}") from None
+            raise TilewrightError(f"{work} could not be made ready to measure: {lost}") from None
         reason = answer.get("error") or answer.get("reason")
         if reason is not None:
             self.close()
-            raise TilewrightError(f"{problem} could not be made ready to measure: {reason}")
+            raise TilewrightError(f"{work} could not be made ready to measure: {reason}")
         return str(answer["l2"])
 
     def _check(self, names: Sequence[str], plans: Plans, found: Outcome, told: Callable[[float, str], None]) -> bool:

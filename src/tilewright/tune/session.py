@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.gpu import GpuSpec, query_gpu
 from tilewright.measure import SUSTAINED, Schedule
+from tilewright.plan_base import Plan
 from tilewright.planner.calibration import Calibration
-from tilewright.planner.candidate import Candidate
 from tilewright.planner.contenders import contenders
 from tilewright.planner.plan import plan
 from tilewright.planner.planning import Planning
@@ -23,6 +25,9 @@ from tilewright.tune.measurer import CHILD, Measurer, Outcome
 from tilewright.tune.rows import Row, Tried
 from tilewright.tune.store import Store
 
+if TYPE_CHECKING:
+    from tilewright.library.trial import Trial
+
 TOP, LIMIT_S = 4, 30.0
 MOST_ROUNDS = 24
 SHORT = Schedule(slot_ms=20.0, warm_fraction=0.25, rounds=MOST_ROUNDS, graph_ms=4.0)
@@ -34,18 +39,40 @@ HELD_BACK = 0.98  # the sustained clock over the burst's below which the power l
 Progress = Callable[[float, int, str], None]  # shapes done, shapes in all, what is being done
 
 
+K = TypeVar("K", bound=Hashable)
+
+
 @dataclass
-class Tuned:
+class Tuned(Generic[K]):
     """What came of it: rows by problem as they were asked for, those found in the database, and what went wrong."""
 
-    rows: dict[Problem, Row] = field(default_factory=dict)
-    known: set[Problem] = field(default_factory=set)
-    errors: dict[Problem, str] = field(default_factory=dict)
+    rows: dict[K, Row] = field(default_factory=dict)
+    known: set[K] = field(default_factory=set)
+    errors: dict[K, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
         """Whether every shape has a winner and no candidate computed a wrong element."""
         return not self.errors and all(row.best is not None and not row.wrong for row in self.rows.values())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A candidate, in the words of the planner."""
+
+    label: str
+    family: str
+    plan: Plan
+    predicted_us: float
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is computed, who competes in the planner's order, and how they are timed."""
+
+    work: Problem | Trial
+    entries: Sequence[Entry]
+    schedule: Schedule
 
 
 def tune(
@@ -54,46 +81,62 @@ def tune(
     progress: Progress,
     *,
     top: int = TOP,
-    limit_s: float = LIMIT_S,
-    again: bool = False,
     calibration: Calibration | None = None,
-    where: Where | None = None,
     gpu: GpuSpec | None = None,
-    command: Sequence[str] | None = None,
-) -> Tuned:
+    where: Where | None = None,
+    **options: Any,
+) -> Tuned[Problem]:
     """Measure the planner's ``top`` candidates of each problem, and keep each row as soon as it is known.
 
-    Those that the database has a winner for, by the same key, are taken from there, unless ``again``. ``where`` and
-    ``gpu`` are those of the GPU that is present. Raises ``UnavailableError`` where there is none, and ``UsageError``
+    ``where`` and ``gpu`` are those of the GPU that is present, ``options`` those of ``tune_each``, which it raises as.
+    """
+    where = where or here()  # without a GPU that is what is said
+    spec = gpu or query_gpu()
+    asked = {problem: (What.of(problem), partial(_contest, problem, top, spec, calibration)) for problem in problems}
+    return tune_each(asked, store, progress, where=where, **options)
+
+
+def tune_each(
+    asked: Mapping[K, tuple[What, Callable[[], Contest]]],
+    store: Store,
+    progress: Progress,
+    *,
+    limit_s: float = LIMIT_S,
+    again: bool = False,
+    where: Where | None = None,
+    command: Sequence[str] | None = None,
+) -> Tuned[K]:
+    """Hold each contest, made when its turn comes, and keep each row as soon as it is known.
+
+    Those that the database has a winner for, by the same key, are taken from there, unless ``again``. ``where`` is that
+    of the GPU that is present. Raises ``UnavailableError`` where there is none, and ``UsageError``
     where the database cannot be written; what goes wrong with one problem is told in ``Tuned.errors``.
     """
     where = where or here()
-    spec = gpu or query_gpu()
     store.put(())  # a database that cannot be written is told before anything is measured
     kept = {} if again else {row.what: row for row in store.rows(where) if row.best is not None}
-    unique = {What.of(problem): problem for problem in problems}
-    found = Tuned()
+    unique = {what: (key, make) for key, (what, make) in asked.items()}
+    found = Tuned[K]()
     missing = [what for what in unique if what not in kept]
     measurer = Measurer(limit_s, command or CHILD)
     begin = time.monotonic()
     try:
-        for what, problem in unique.items():
+        for what, (key, make) in unique.items():
             if what in kept:
-                found.rows[problem] = kept[what]
-                found.known.add(problem)
+                found.rows[key] = kept[what]
+                found.known.add(key)
                 continue
             number = missing.index(what)
-            told = _told(progress, number, len(missing), str(problem), begin)
+            told = _told(progress, number, len(missing), str(key), begin)
             told(0.0, "planning")
             try:
-                planning = plan(problem=problem, gpu=spec, calibration=calibration)
-                row = _tuned(planning, top, measurer, where, told)
+                row = _held(make(), what, measurer, where, told)
             except TilewrightError as error:
-                found.errors[problem] = str(error)
+                found.errors[key] = str(error)
                 continue
             store.put([row])
             lookup.forget()
-            found.rows[problem] = row
+            found.rows[key] = row
     finally:
         measurer.close()
     return found
@@ -105,39 +148,45 @@ def schedule_of(planning: Planning) -> Schedule:
     return HOT if min(clocks) < HELD_BACK * max(clocks) else SHORT
 
 
-def _tuned(planning: Planning, top: int, measurer: Measurer, where: Where, told: Callable[[float, str], None]) -> Row:
-    some = contenders(planning.ranked, top)
-    candidates = {f"{place} {each.label}": each for place, each in enumerate(some, 1) if each.plan}
-    if not candidates:
+def _contest(problem: Problem, top: int, gpu: GpuSpec, calibration: Calibration | None) -> Contest:
+    planning = plan(problem=problem, gpu=gpu, calibration=calibration)
+    entries = [
+        Entry(each.label, each.family, each.plan, getattr(each.predicted_us, planning.clock))
+        for each in contenders(planning.ranked, top)
+        if each.plan is not None
+    ]
+    if not entries:
         why = planning.rejected[0].rejected if len(planning.rejected) else "C has no elements"
         raise UsageError(f"no kernel computes {planning.problem}: {why}")
-    schedule = schedule_of(planning)
-    plans = {name: each.plan.to_dict() for name, each in candidates.items() if each.plan is not None}
-    outcome = measurer.compete(planning.problem, plans, schedule, told)
-    timed = [name for name in candidates if name in outcome.time_us]
+    return Contest(problem, entries, schedule_of(planning))
+
+
+def _held(contest: Contest, what: What, measurer: Measurer, where: Where, told: Callable[[float, str], None]) -> Row:
+    entries = {f"{place} {each.label}": each for place, each in enumerate(contest.entries, 1)}
+    plans = {name: each.plan.to_dict() for name, each in entries.items()}
+    outcome = measurer.compete(contest.work, plans, contest.schedule, told)
+    timed = [name for name in entries if name in outcome.time_us]
     decision = decide(outcome.rounds, timed) if timed else None
     return Row(
         where=where,
-        what=What.of(planning.problem),
-        tried=tuple(_tried(each, name, planning, outcome) for name, each in candidates.items()),
-        winner=None if decision is None else list(candidates).index(decision.winner),
+        what=what,
+        tried=tuple(_tried(each, name, outcome) for name, each in entries.items()),
+        winner=None if decision is None else list(entries).index(decision.winner),
         band=FLOOR if decision is None else decision.band,
         decided=decision is not None and decision.settled,
         rounds=len(outcome.rounds),
-        method=f"{schedule}; {outcome.l2}",
+        method=f"{contest.schedule}; {outcome.l2}",
         date=now(),
     )
 
 
-def _tried(each: Candidate, name: str, planning: Planning, outcome: Outcome) -> Tried:
-    assert each.plan is not None
-    assert each.predicted_us is not None
+def _tried(each: Entry, name: str, outcome: Outcome) -> Tried:
     verdict, reason = outcome.lost.get(name, ("timed", None))
     return Tried(
         label=each.label,
         family=each.family,
         plan=each.plan.to_dict(),
-        predicted_us=getattr(each.predicted_us, planning.clock),
+        predicted_us=each.predicted_us,
         verdict=verdict,  # type: ignore[arg-type]
         reason=reason,
         error_over_bound=outcome.checked.get(name),
