@@ -32,7 +32,7 @@ QUESTIONS = (
 
 def sample() -> list[Candidate]:
     rng = random.Random(1)
-    found = []
+    found: list[Candidate] = []
     for shape, more in QUESTIONS:
         ranked = tilewright.plan(*shape, gpu="h200", **more).ranked
         some = [ranked[0], *rng.sample(list(ranked[1:]), min(SAMPLED, len(ranked) - 1))]

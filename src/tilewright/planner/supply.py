@@ -42,8 +42,8 @@ CROWDED = 0.5
 start wherever the kernel before leaves room: several an SM then fill some SMs and leave others few."""
 DRIFT = 0.035
 """Of the weights that lone blocks of swap-AB read in a dependent launch, what HBM reads as if again for each 64 rows
-that an SM reads at a time: blocks that start one by one open its pages out of step. At 235 MB tiles of 64 rows gain from
-such a launch and those of 128 do not."""
+that an SM reads at a time: blocks that start one by one open its pages out of step. At 235 MB tiles of 64 rows gain
+from such a launch and those of 128 do not."""
 RUN_BYTES = 4
 """What a run of bytes of a line of a matrix, asked for at one time, costs HBM more than its length, in bytes: a page is
 opened for each. Of swap-AB's steps of 64, 128 and 256 K; of the main kernel it was a hundredth of the time, and is left
