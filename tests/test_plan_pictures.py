@@ -22,6 +22,7 @@ from tilewright.planner.candidate import Candidate, Raster
 from tilewright.problem import Problem
 from tilewright.report.palette import PARTS, contrast, ink_on, ramp
 from tilewright.report.plan_figures import TileMap, register_budget, shared_budget, tile_map, tiles_of
+from tilewright.report.plan_html import planning_html
 from tilewright.report.plan_picture import budget_bar, most_cells, tile_picture
 from tilewright.report.plan_svg import MOST_CELLS, budget_svg, tiles_svg, times_svg, waves_svg
 
@@ -141,6 +142,53 @@ def test_signs_of_the_picture_are_the_waves() -> None:
     assert any("36 of 132: 96 idle" in line for line in lines)
 
 
+SHAPES = ((768, 3072, 7168), (2560, 1280, 16384), (256, 256, 16384), (640, 7168, 7168), (64, 18944, 3584))
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (1, 14336, 4096)])
+def test_pictures_show_what_is_said_in_numbers(shape: tuple[int, int, int]) -> None:
+    """Of the first candidate of each family: tiles, waves, and how much of the places has work."""
+    asked = tilewright.plan(*shape, layout="rc", gpu="h200")
+    firsts = {(each.family, each.split > 1): each for each in reversed(asked.ranked[:500])}
+    for each in firsts.values():
+        shown = tiles_of(each, asked.problem, SMS, most=EVERY)
+        assert (shown.tiles, shown.waves) == (each.tiles, each.waves), each.label
+        odd, others = shown.busy * shown.length, (shown.waves - 1) * shown.at_once
+        busy = (odd + others) / (shown.at_once * (shown.waves - 1 + shown.length))
+        # Of stream-K some blocks have one K block less than others, which no picture shows.
+        uneven = 64 / (shown.length * shape[2]) if each.family == "streamk" else 0
+        assert each.wave_efficiency == pytest.approx(busy, abs=1e-9 + uneven), each.label
+        text = " ".join(" ".join(drawn(tile_picture(shown, each.label, 80))).split())
+        said = f"{shown.waves:,} waves" if shown.waves > 1 else "one wave"
+        assert f"{shown.at_once:,} blocks at a time: {said}" in text
+        assert shown.said in text
+        assert f"{shown.busy:,} of {shown.at_once:,}" in text
+        assert f"{shown.at_once:,} blocks at a time" in texts(waves_svg(shown))
+        assert str(each.raster) in planning_html(replace(asked, ranked=(each,)))
+
+
+def test_the_shared_wave_of_stream_k_is_the_first_and_short() -> None:
+    asked = tilewright.plan(768, 3072, 7168, gpu="h200")
+    made = next(each for each in asked.ranked if each.family == "streamk" and each.tile[:2] == (128, 128))
+    shown = tiles_of(made, asked.problem, SMS, most=EVERY)
+    assert Counter(shown.cells.flat) == {0: 12, 1: 132}  # 72 cluster tiles: 66 whole, K of 6 shared by all before
+    lines = drawn(tile_picture(shown, made.label, 80))
+    assert " ".join(" ".join(lines).split()).count(
+        "in wave 1 all share the K of 6 cluster tiles: each cluster has 11 (12 clusters) or 10 K blocks; a tile has 112"
+    )
+    bars = [line.strip().split(" ", 2) for line in lines if "of 132:" in line]
+    assert [bar[1] for bar in bars] == ["1", "2"]
+    assert "all busy, 9.8% as long" in bars[0][2]
+    root = ET.fromstring(waves_svg(shown))
+    widths = {
+        title: float(box.attrib["width"])
+        for box in root.iter(f"{SVG}rect")
+        if (title := box.findtext(f"{SVG}title")) is not None
+    }
+    assert widths["wave 1: 132 of 132 busy"] == pytest.approx(11 / 112 * (widths["wave 2: all 132 busy"] + 1), rel=0.01)
+    assert "wave 1: 132 busy, 0 idle, 9.8% as long as a whole one" in texts(waves_svg(shown))
+
+
 # budgets
 
 
@@ -246,7 +294,7 @@ def test_drawings_are_labelled_and_stay_inside() -> None:
             assert y + tall <= height, name
     assert "a & b <c>" in ET.fromstring(drawings["tiles"]).attrib["aria-label"]
     assert {"N, tiles across", "M, tiles down", "32", "16"} <= set(texts(drawings["tiles"]))
-    assert {"132 places at a time", "wave 4: 116 busy, 16 idle"} <= set(texts(drawings["waves"]))
+    assert {"132 blocks at a time", "wave 4: 116 busy, 16 idle"} <= set(texts(drawings["waves"]))
     assert {"launch", "main loop", "epilogue", "0 us"} <= set(texts(drawings["times"]))
     assert any("4 stages 196,608 B (84.6%)" in text for text in texts(drawings["shared"]))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from tilewright.errors import UsageError
 from tilewright.plan_decode import GemvPlan, MmaPlan
 from tilewright.plan_parts import PartsPlan
 from tilewright.plan_splitk import SplitKPlan
+from tilewright.plan_streamk import parts_of
 from tilewright.plan_swapab import SwapAbPlan
 from tilewright.planner import partial_sums
 from tilewright.planner import stream_constraints as limits
@@ -305,9 +305,10 @@ def test_partial_sums_of_plain_numbers() -> None:
     shared = partial_sums.streamk_tiles(tiles, places, places > 0)
     assert partial_sums.streamk_tiles(tiles, places, places < 0).tolist() == [8, 0, 0, 33, 116]
     assert shared.tolist() == [140, 0, 0, 33, 248]
-    # 33 tiles of 64 steps over 132 blocks: 16 steps each, 4 parts a tile. Of 140 tiles 4 ends fall on a tile's end.
-    assert partial_sums.streamk_parts(shared, places, np.array([64] * 5)).tolist() == [268, 0, 0, 132, 376]
-    assert partial_sums.streamk_parts(one, 132 * one, 3 * one).tolist() == [3], "no more parts than steps"
+    # 33 tiles of 64 steps over 132 blocks: 16 steps each, 4 parts a tile. Of 140 tiles 116 blocks have 68 steps and 16
+    # have 67: each 16th of the first ends with a tile, 7 in all.
+    assert parts_of(shared, np.array([64] * 5), places).tolist() == [264, 0, 0, 132, 367]
+    assert parts_of(one, 3 * one, 132 * one).tolist() == [3], "no more parts than steps"
     elements = np.array([128 * 128])
     write, last = partial_sums.reduction_us(132 * one, 33 * one, elements, H200)
     more = partial_sums.reduction_us(264 * one, 33 * one, elements, H200)
@@ -320,20 +321,14 @@ def test_partial_sums_of_plain_numbers() -> None:
 
 @given(tiles=st.integers(1, 2000), places=st.integers(1, 132), steps=st.integers(1, 40), two=st.booleans())
 def test_parts_of_stream_k_are_those_of_a_walk(tiles: int, places: int, steps: int, two: bool) -> None:
-    """Exact where shares come out even; elsewhere, where they differ by a step, not fewer."""
     shared = int(partial_sums.streamk_tiles(np.array([tiles]), np.array([places]), np.array([two]))[0])
     assert (tiles - shared) % places == 0
-    counted = int(partial_sums.streamk_parts(np.array([shared]), np.array([places]), np.array([steps]))[0])
-    total = shared * steps
-    workers = min(places, total)
+    even, more = divmod(shared * steps, places)
     parts = set()
-    for worker in range(workers):
-        first, last = worker * total // workers, (worker + 1) * total // workers
+    for worker in range(places):  # as the kernel has it: the first have a step more
+        first, last = (each * even + min(each, more) for each in (worker, worker + 1))
         parts |= {(worker, step // steps) for step in range(first, last)}
-    if total and total % workers == 0:
-        assert counted == len(parts)
-    assert len(parts) <= counted or counted == 0
-    assert counted <= shared + math.ceil(workers)
+    assert parts_of(np.array([shared]), np.array([steps]), np.array([places])).tolist() == [len(parts)]
 
 
 def test_lone_blocks_of_one_wave_share_lines_until_they_end() -> None:

@@ -49,6 +49,22 @@ def test_the_bits_do_not_depend_on_the_grid(backend: Backend) -> None:
         np.testing.assert_array_equal(other, found[0])
 
 
+@pytest.mark.parametrize(("splits", "blocks", "cluster_k"), [(2, 5, 1), (3, 7, 1), (50, 4, 1), (2, 6, 2), (1, 4, 4)])
+def test_a_tile_is_done_in_the_wave_of_its_last_part(splits: int, blocks: int, cluster_k: int) -> None:
+    plan = split_plan(splits=splits, blocks=blocks, cluster_k=cluster_k)
+    problem = Problem(64, 64 * 9, 64 * 8)
+    clusters, tiles, parts = plan.clusters(problem), 9, plan.parts(problem)
+    waves: dict[int, int] = {}
+    work = [0] * (-(-tiles * parts // clusters))
+    for number in range(tiles * parts):  # as the kernel numbers them: part after part, all tiles of one together
+        waves[number % tiles] = number // clusters
+        work[number // clusters] += 1
+    turns = plan.turns(problem)
+    assert turns.of(np.arange(tiles)).tolist() == [waves[tile] for tile in range(tiles)]
+    assert (turns.waves, turns.odd, turns.busy, turns.length) == (len(work), len(work) - 1, work[-1], 1)
+    assert ("parts" in turns.said) == (parts > 1)
+
+
 def test_blocks_of_a_tile_are_neighbours() -> None:
     problem = tight(130, 64, 520)  # 3 tiles of 3 parts
     assert list(split_plan(blocks=132).neighbours(problem)) == [0, 3, 6, 1, 4, 7, 2, 5, 8]

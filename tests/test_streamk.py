@@ -60,8 +60,11 @@ def test_waves(tiles: int, blocks: int, two_tiles: bool, expected: tuple[int, in
     assert stream_plan(blocks=blocks, two_tiles=two_tiles).waves(Problem(64, 64 * tiles, 6400)) == expected
 
 
-def test_slots_are_nobody_elses() -> None:
-    """Of all cuts of a few tiles: each part of a tile has a slot of its own, as the kernel numbers them."""
+def test_a_walk_of_the_kernel_finds_the_slots_the_parts_and_the_turns() -> None:
+    """Of all cuts of a few tiles: each part of a tile has a slot of its own, as the kernel numbers them.
+
+    There are as many parts as ``parts`` says, and each tile is done in the wave that ``turns`` has.
+    """
     for clusters, tiles, deep in itertools.product((1, 2, 3, 5, 8, 13), range(1, 27), (1, 2, 3, 7, 16)):
         for two_tiles in (False, True):
             plan = stream_plan(blocks=clusters, two_tiles=two_tiles)
@@ -71,12 +74,24 @@ def test_slots_are_nobody_elses() -> None:
             begins = [cluster * (row // grid) + min(cluster, row % grid) for cluster in range(grid + 1)]
             step = 3 if two_tiles else 2
             slots: Counter[int] = Counter()
+            counted = 0
             for cluster, (begin, end) in enumerate(itertools.pairwise(begins)):
                 for tile in range(begin // deep, (end - 1) // deep + 1) if end > begin else ():
+                    counted += 1
                     if end - begin < deep or begin > tile * deep or end < (tile + 1) * deep:
                         slots[cluster * step + tile % step] += 1
             assert all(count == 1 for count in slots.values())
             assert max(slots, default=0) < max(plan.places(problem)[0], 1)
+            assert plan.parts(problem) == (counted / shared if shared else 1)
+            for first in (False, True):
+                turns = plan.with_(shared_first=first).turns(problem)
+                whole = tiles - shared
+                expected = [tile // grid + (first and shared > 0) for tile in range(whole)]
+                expected += [0 if first else whole // grid] * shared
+                assert turns.of(np.arange(tiles)).tolist() == expected
+                assert (turns.waves, turns.odd >= 0) == (max(expected) + 1, True)
+                most, working = max(b - a for a, b in itertools.pairwise(begins)), len(set(begins)) - 1
+                assert not shared or (turns.odd, turns.busy, turns.length) == (expected[-1], working, most / deep)
 
 
 @pytest.mark.parametrize("shape", [(640, 7168, 7168), (2304, 2304, 4096), (3328, 3328, 4096)])
@@ -87,7 +102,8 @@ def test_the_rule_shares_a_poor_last_wave(shape: tuple[int, int, int]) -> None:
     assert shared
     alone = -(-plan.cluster_tiles(problem) // plan.clusters(problem)) * plan.k_blocks(problem) * plan.block_clocks()
     assert plan.estimate(problem) < alone
-    assert f"{waves} whole waves, {shared} tiles in shares" in plan.said(problem)
+    whole = f"{waves} whole wave{'s' * (waves != 1)}"
+    assert f"{whole}, {shared} cluster tiles in shares" in plan.said(problem)  # clusters read less of A and B
     assert Plan.from_dict(plan.to_dict()) == plan
 
 

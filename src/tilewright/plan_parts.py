@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from tilewright import derive_tensor, roofline
 from tilewright.dtypes import FP32, DType
@@ -38,6 +41,25 @@ MACS_PER_CLOCK = 2048
 CLUSTER_BYTES_PER_CLOCK = 32  # that a block gets of its cluster's shared memory: an assumption
 STEP_CLOCKS = 64  # between the wgmmas of two K blocks, so that larger tiles are better: an assumption
 FIXED_CLOCKS = 1500  # to meet at the counter and to begin reading: an assumption
+
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """When clusters compute the tiles of a problem, all of them in ``waves``.
+
+    Wave ``odd``, from 0, is not like the others: ``busy`` clusters have work in it, and it is ``length`` of a whole
+    one. ``of`` has the wave in which each cluster tile is done. ``said`` is what there is to say of parts.
+    """
+
+    waves: int
+    odd: int
+    busy: int
+    length: float
+    of: Callable[[Ints], Ints]
+    said: str
 
 
 @dataclass(frozen=True)
@@ -262,6 +284,14 @@ class PartsPlan(BranchPlan):
     def said(self, problem: Problem) -> str:
         """How the work is cut, in words."""
         raise NotImplementedError
+
+    def turns(self, problem: Problem) -> Turns:
+        """When clusters compute what: the lists of work of the kernel, in closed form."""
+        raise NotImplementedError
+
+    def tiles_named(self, count: int) -> str:
+        """So many tiles, of whole clusters where there are any."""
+        return f"{count:,} {'cluster ' if self.cluster_m * self.cluster_n > 1 else ''}tile{'s' * (count != 1)}"
 
     def derived(self, gpu: GpuSpec, problem: Problem) -> dict[str, Any]:
         """What ``derive.derived`` says of rung 11's tile, with the cut as its bottleneck and the workspace's size."""

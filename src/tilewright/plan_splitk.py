@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilewright.dtypes import FP32
 from tilewright.errors import UsageError
 from tilewright.plan_base import COUNTED_DEPTH, Dim3
-from tilewright.plan_parts import PartsPlan, tiles_for
+from tilewright.plan_parts import PartsPlan, Turns, tiles_for
 from tilewright.plan_swapab import CLUSTERS as K_CLUSTERS
 from tilewright.plan_swapab import REACHED_SMS
 from tilewright.plan_tensor import LARGEST_CLUSTER
@@ -119,6 +119,18 @@ class SplitKPlan(PartsPlan):
             f"{tiles} tiles in {parts} parts of {-(-self.k_blocks(problem) // parts)} K blocks{by} on {blocks} blocks; "
             f"{megabytes:.3g} MB of partial sums, {min(self.fan_in or parts, parts)} added up at once"
         )
+
+    def turns(self, problem: Problem) -> Turns:
+        """All tiles' first parts, then their second ones: a tile is done with its last.
+
+        As ``SplitK`` in cuda/branches/splitk.cu deals them out.
+        """
+        clusters, tiles, parts = max(self.clusters(problem), 1), self.cluster_tiles(problem), self.parts(problem)
+        before = (parts - 1) * tiles
+        waves = -(-self.work(problem) // clusters)
+        busy = self.work(problem) - (waves - 1) * clusters
+        said = f"K of each tile in {parts} parts; its wave is that of the last" if parts > 1 else ""
+        return Turns(waves, waves - 1, busy, 1.0, lambda numbers: (before + numbers) // clusters, said)
 
     @classmethod
     def default(cls, problem: Problem, *, aligned: bool) -> SplitKPlan:

@@ -38,23 +38,6 @@ def streamk_tiles(tiles: Ints, places: Ints, two_tiles: Bools) -> Ints:
     return shared
 
 
-def streamk_parts(shared: Ints, places: Ints, steps: Ints) -> Ints:
-    """Parts into which ``shared`` tiles of ``steps`` steps of K are cut by an even walk of ``places`` blocks over them.
-
-    A block's share ends in the middle of a tile unless it is a multiple of its steps: each cut adds a part, and where
-    blocks are more than steps not all have one.
-    """
-    workers = np.minimum(places, np.maximum(shared * steps, 1))
-    cuts = np.maximum(workers - _aligned(shared, workers), 0)
-    parts: Ints = np.where(shared > 0, shared + cuts, 0)
-    return parts
-
-
-def _aligned(shared: Ints, workers: Ints) -> Ints:
-    """Ends of shares that fall on the end of a tile: where shares are as long as each other, gcd of both."""
-    return np.gcd(shared, workers)
-
-
 def balance(tiles: Ints, splits: Ints, places: Ints) -> Floats:
     """The share of places with work over the rounds of a split-K grid."""
     items = splitk_items(tiles, splits)

@@ -246,7 +246,8 @@ class Parts(Family):
             plan = plan.with_(blocks=at * plan.cluster, dependent_launch=bool(dependent[index]))
             plan = finish(index, plan, problem)
             made = candidate(
-                problem, self._shape(plan, at), raster=Raster(plan.group, "m"), plan=plan, terms_us=terms,
+                problem, self._shape(plan, at), raster=Raster(plan.group, "n" if plan.along_n else "m"), plan=plan,
+                terms_us=terms,
                 predicted_us=predicted,
             )  # fmt: skip
             rounds = float(stream.rounds[index]) - 1 + float(how.last_part[index])

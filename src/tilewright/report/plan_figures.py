@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.plan_parts import PartsPlan, Turns
 from tilewright.plan_registers import REGISTER_FILE
 from tilewright.plan_tensor import SHARED_LIMIT
 from tilewright.planner.candidate import Candidate
@@ -23,10 +24,11 @@ FREE = "free"
 
 @dataclass(frozen=True)
 class TileMap:
-    """The tiles of C, ``down x across``, each with the wave that computes it; ``at_once`` tiles at a time.
+    """The tiles of C, ``down x across``, each with the wave in which it is done; ``at_once`` blocks work at a time.
 
     A cell of the picture stands for ``step_down x step_across`` tiles and has the wave (from 0) of the one in its
-    middle. ``busy`` of the ``at_once`` places have work in the last wave. ``cut`` says that its tiles are halved.
+    middle. Wave ``odd`` is not like the others, mostly the last: ``busy`` of the blocks have work in it, and it takes
+    ``length`` of the time of a whole one. ``cut`` says that its tiles are halved, ``said`` how K of tiles is cut.
     """
 
     down: int
@@ -35,8 +37,11 @@ class TileMap:
     step_across: int
     at_once: int
     waves: int
+    odd: int
     busy: int
+    length: float
     cut: bool
+    said: str
     cells: Indices
 
     @property
@@ -48,6 +53,11 @@ class TileMap:
     def scaled(self) -> bool:
         """Whether a cell stands for several tiles."""
         return self.step_down > 1 or self.step_across > 1
+
+    @property
+    def full(self) -> bool:
+        """Whether the odd wave is a wave like any other: all blocks have a whole tile, or part, in it."""
+        return self.busy == self.at_once and self.length == 1
 
     @cached_property
     def tiles_of_cells(self) -> Indices:
@@ -63,7 +73,7 @@ def tiles_of(candidate: Candidate, problem: Problem, sms: int, *, most: tuple[in
 
 
 def places(candidate: Candidate, sms: int) -> int:
-    """Blocks that compute tiles at the same time: of a persistent grid all, else as many as give its waves."""
+    """Blocks that work at the same time: of a persistent grid all, else as many as give its waves."""
     blocks = getattr(candidate.plan, "blocks", 0)
     if blocks or not candidate.waves or not candidate.wave_efficiency:
         return int(blocks or sms)
@@ -73,8 +83,9 @@ def places(candidate: Candidate, sms: int) -> int:
 def tile_map(candidate: Candidate, problem: Problem, at_once: int, *, most: tuple[int, int]) -> TileMap:
     """The tiles of a candidate in the order of its raster, in at most ``most`` cells down and across.
 
-    ``at_once`` blocks, a multiple of a cluster's, have a tile at the same time. The wave of a tile follows from its
-    place in closed form, so that a grid of any size takes the time of its picture.
+    ``at_once`` blocks, a multiple of a cluster's, work at the same time. The wave of a tile follows from its place in
+    closed form, so that a grid of any size takes the time of its picture. A plan that cuts K says when its parts are
+    computed.
     """
     bm, bn, _ = candidate.tile
     down, across = -(-problem.m // bm), -(-problem.n // bn)
@@ -84,24 +95,45 @@ def tile_map(candidate: Candidate, problem: Problem, at_once: int, *, most: tupl
         for size, step in ((down, step_down), (across, step_across))
     ]
     cluster_m, cluster_n = candidate.cluster
-    clusters = max(1, at_once // (cluster_m * cluster_n))
     grid = -(-down // cluster_m), -(-across // cluster_n)
-    items = grid[0] * grid[1] * candidate.split
     order = tile_order(middles[0][:, None] // cluster_m, middles[1] // cluster_n, grid, candidate)
-    waves = -(-items // clusters)
-    busy = items - (waves - 1) * clusters if items else 0
-    cut = candidate.tail == "half" and 0 < 2 * (busy % clusters) <= clusters
+    plan = candidate.plan
+    if isinstance(plan, PartsPlan):
+        size, cut, turns = plan.cluster, False, plan.turns(problem)
+        clusters = max(1, at_once // size)
+    else:
+        size = cluster_m * cluster_n
+        clusters = max(1, at_once // size)
+        turns, cut = _whole(grid[0] * grid[1], clusters, candidate)
     return TileMap(
         down,
         across,
         step_down,
         step_across,
-        clusters * cluster_m * cluster_n,
-        waves,
-        busy * (2 if cut else 1) * cluster_m * cluster_n,
+        clusters * size,
+        turns.waves,
+        max(turns.odd, 0),
+        turns.busy * size,
+        turns.length,
         cut,
-        order * candidate.split // clusters,
+        turns.said,
+        turns.of(order),
     )
+
+
+def _whole(tiles: int, clusters: int, candidate: Candidate) -> tuple[Turns, bool]:
+    """When so many clusters compute the tiles of a candidate, and whether those of the last wave are halved.
+
+    ``split`` blocks share K of each tile at the same time.
+    """
+    items = tiles * candidate.split
+    waves = -(-items // clusters)
+    busy = items - (waves - 1) * clusters if items else 0
+    cut = candidate.tail == "half" and 0 < 2 * (busy % clusters) <= clusters
+    halves = 2 if cut else 1
+    return Turns(
+        waves, waves - 1, busy * halves, 1 / halves, lambda order: order * candidate.split // clusters, ""
+    ), cut
 
 
 def tile_order(tile_m: Indices, tile_n: Indices, grid: tuple[int, int], candidate: Candidate) -> Indices:

@@ -159,8 +159,9 @@ def _grid(tiles: TileMap, pick: Candidate) -> dict[str, Any]:
         "picture": Markup(plan_svg.tiles_svg(tiles, pick.label)),
         "waves": Markup(plan_svg.waves_svg(tiles)),
         "busy": "Time runs to the right, and what is filled of a wave has work.",
-        "caption": f"{tiles.tiles:,} tiles of C, {tiles.at_once:,} at a time, in super-rows of {pick.raster}. {scale}; "
-        "its colour is its wave, from dark (the first) to light (the last).",
+        "caption": f"{tiles.tiles:,} tiles of C, {tiles.at_once:,} blocks at a time, in super-rows of {pick.raster}. "
+        f"{scale}; its colour is its wave, from dark (the first) to light (the last)."
+        + (f" {tiles.said[0].upper()}{tiles.said[1:]}." if tiles.said else ""),
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from tilewright.report.palette import PARTS, hexadecimal, ink_on, ramp
@@ -49,14 +50,14 @@ def _sign(wave: int, tiles: TileMap) -> str:
     return SIGNS[wave // _per_sign(tiles)]
 
 
-def _heading(tiles: TileMap, label: str) -> Iterator[Text]:
+def _heading(tiles: TileMap, label: str) -> Iterator[RenderableType]:
     waves = "one wave" if tiles.waves == 1 else f"{tiles.waves:,} waves"
     yield Text.assemble(
         ("tiles of C", "bold"),
         f": {tiles.down:,} down x {tiles.across:,} across = {tiles.tiles:,}",
     )
     yield Text(f"{' ' * MARGIN}{label}", "dim")
-    yield Text(f"{' ' * MARGIN}{tiles.at_once:,} at a time: {waves}", "dim")
+    yield Text(f"{' ' * MARGIN}{tiles.at_once:,} blocks at a time: {waves}", "dim")
     per_sign = _per_sign(tiles)
     last = SIGNS[(tiles.waves - 1) // per_sign]
     scale = (
@@ -68,35 +69,39 @@ def _heading(tiles: TileMap, label: str) -> Iterator[Text]:
     yield Text(f"{' ' * MARGIN}{scale}", "dim")
     if tiles.waves > 1:
         yield Text(f"{' ' * MARGIN}{signs}", "dim")
+    if tiles.said:
+        yield Padding(Text(tiles.said, "dim"), (0, 0, 0, MARGIN), expand=False)
 
 
 def _occupancy(tiles: TileMap, width: int) -> Iterator[Text]:
-    """A bar for the full waves and one for the last."""
+    """A bar for the waves that are alike, and one for the wave that is not: in the order of time."""
+    rows = [(0, tiles.waves, False)]
+    if not tiles.full:
+        rows = [(0, tiles.odd, False), (tiles.odd, tiles.odd + 1, True), (tiles.odd + 1, tiles.waves, False)]
     names = max(10, len(f"waves 1-{tiles.waves:,}")) + 1
-    says = max(len(_busy(busy, tiles)) for busy in (tiles.busy, tiles.at_once))
+    says = max(len(_busy(odd, tiles)) for _, _, odd in rows)
     room = max(8, width - MARGIN - names - says)
-    full = tiles.waves if tiles.busy == tiles.at_once and not tiles.cut else tiles.waves - 1
-    if full:
-        name = "wave 1" if full == 1 else f"waves 1-{full:,}"
-        yield _wave_bar(f"{name:<{names}}", tiles.at_once, tiles, room)
-    if full < tiles.waves:
-        name = f"wave {tiles.waves:,}"
-        yield _wave_bar(f"{name:<{names}}", tiles.busy, tiles, room)
+    for first, end, odd in rows:
+        if first < end:
+            name = f"wave {end:,}" if end == first + 1 else f"waves {first + 1:,}-{end:,}"
+            yield _wave_bar(f"{name:<{names}}", odd, tiles, room)
 
 
-def _busy(busy: int, tiles: TileMap) -> str:
+def _busy(odd: bool, tiles: TileMap) -> str:
+    busy = tiles.busy if odd else tiles.at_once
     idle = f"{tiles.at_once - busy:,} idle" if busy < tiles.at_once else "all busy"
-    return f" {busy:,} of {tiles.at_once:,}: {idle}{', cut in halves' if tiles.cut and busy == tiles.busy else ''}"
+    short = f", {tiles.length:.1%} as long" if odd and tiles.length != 1 and not tiles.cut else ""
+    return f" {busy:,} of {tiles.at_once:,}: {idle}{', cut in halves' if odd and tiles.cut else short}"
 
 
-def _wave_bar(name: str, busy: int, tiles: TileMap, room: int) -> Text:
-    eighths = round(8 * room * busy / tiles.at_once)
+def _wave_bar(name: str, odd: bool, tiles: TileMap, room: int) -> Text:
+    eighths = round(8 * room * (tiles.busy if odd else tiles.at_once) / tiles.at_once)
     bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
     return Text.assemble(
         f"{' ' * MARGIN}{name}",
         (bar, hexadecimal(PARTS[0])),
         (_FREE * (room - len(bar)), "dim"),
-        _busy(busy, tiles),
+        _busy(odd, tiles),
     )
 
 

@@ -85,36 +85,43 @@ def _middle(places: np.ndarray) -> np.ndarray:
 
 
 def waves_svg(tiles: TileMap) -> str:
-    """How many of the places have work in each wave: time to the right, places upwards."""
-    drawing = Drawing(f"{tiles.busy} of {tiles.at_once} places are busy in the last of {tiles.waves} waves")
+    """How many of the blocks have work in each wave: time to the right, blocks upwards."""
+    said = f"wave {tiles.odd + 1:,}" if tiles.waves > 1 else "the only wave"
+    drawing = Drawing(f"{tiles.busy} of {tiles.at_once} blocks have work in {said} of {tiles.waves}")
     if not tiles.waves:
         return str(drawing)
     top, height, width = 18.0, 90.0, WIDTH - LEFT - 2.0
-    step = width / tiles.waves
-    drawing.say(LEFT, FONT, f"{tiles.at_once:,} places at a time")
+    step = width / (tiles.waves - 1 + tiles.length)
+    drawing.say(LEFT, FONT, f"{tiles.at_once:,} blocks at a time")
     drawing.say(LEFT - 6, top + FONT, f"{tiles.at_once:,}", anchor="end")
     drawing.say(LEFT - 6, top + height, "0", anchor="end")
     gap = 1.0 if tiles.waves <= _SEPARATE else 0.0
-    full = tiles.waves - 1
-    blocks = [(wave, 1) for wave in range(full)] if gap else [(0, full)] if full else []
-    for first, count in blocks:
-        names = f"wave {first + 1}" if count == 1 else f"waves {first + 1} to {first + count:,}"
-        colour = ramp(first, tiles.waves) if gap else PARTS[0]
-        drawing.box(
-            LEFT + first * step, top, count * step - gap, height, colour, f"{names}: all {tiles.at_once:,} busy"
-        )
+    for first, end in ((0, tiles.odd), (tiles.odd + 1, tiles.waves)):
+        blocks = [(wave, 1) for wave in range(first, end)] if gap else [(first, end - first)] if first < end else []
+        for wave, count in blocks:
+            names = f"wave {wave + 1}" if count == 1 else f"waves {wave + 1} to {wave + count:,}"
+            colour = ramp(wave, tiles.waves) if gap else PARTS[0]
+            left = LEFT + (wave if wave < tiles.odd else wave - 1 + tiles.length) * step
+            drawing.box(left, top, count * step - gap, height, colour, f"{names}: all {tiles.at_once:,} busy")
     part = height * tiles.busy / tiles.at_once
-    last = LEFT + full * step
-    title = f"wave {tiles.waves:,}: {tiles.busy:,} of {tiles.at_once:,} busy"
-    drawing.box(last, top, step, height, QUIET, title)
-    drawing.box(last, top + height - part, max(step, 1.5), part, ramp(full, tiles.waves), title)
+    left, wide = LEFT + tiles.odd * step, max(tiles.length * step, 1.5)
+    title = f"wave {tiles.odd + 1:,}: {tiles.busy:,} of {tiles.at_once:,} busy"
+    drawing.box(left, top, wide, height, QUIET, title)
+    drawing.box(left, top + height - part, wide, part, ramp(tiles.odd, tiles.waves), title)
+    busy = f"{tiles.busy:,} busy, {tiles.at_once - tiles.busy:,} idle"
+    if tiles.cut:
+        busy += ", tiles cut in halves"
+    elif tiles.length != 1:
+        busy += f", {tiles.length:.1%} as long as a whole one"
+    if tiles.waves == 1:
+        ends = ("the only wave", busy)
+    elif tiles.odd:
+        ends = ("wave 1", f"{said}: {busy}")
+    else:
+        ends = (f"{said}: {busy}", f"wave {tiles.waves:,}")
     foot = top + height + FONT + 3
-    drawing.say(LEFT, foot, "wave 1" if full else "the only wave")
-    idle = tiles.at_once - tiles.busy
-    said = (
-        f"wave {tiles.waves:,}: {tiles.busy:,} busy, {idle:,} idle" if full else f"{tiles.busy:,} busy, {idle:,} idle"
-    )
-    drawing.say(WIDTH - 2, foot, f"{said}{', tiles cut in halves' if tiles.cut else ''}", anchor="end")
+    drawing.say(LEFT, foot, ends[0])
+    drawing.say(WIDTH - 2, foot, ends[1], anchor="end")
     return str(drawing)
 
 

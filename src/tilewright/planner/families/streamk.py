@@ -6,7 +6,7 @@ import numpy as np
 
 from tilewright.plan_base import Plan
 from tilewright.plan_parts import PartsPlan
-from tilewright.plan_streamk import StreamKPlan
+from tilewright.plan_streamk import StreamKPlan, parts_of
 from tilewright.plan_tensor import SWIZZLE_ROW
 from tilewright.planner import partial_sums
 from tilewright.planner.family import Offer, register
@@ -52,7 +52,7 @@ def _cut(two_tiles: Bools, problem: Problem) -> Cutting:
         whole = (tiles - shared) // places
         # A share in whole K blocks, as what each place has of a tile in the last round.
         part = -(-shared * blocks // places) / blocks
-        parts = partial_sums.streamk_parts(shared, places, np.full_like(tiles, blocks))
+        parts = parts_of(shared, np.full_like(tiles, blocks), places)
         none = shared == 0
         items = np.where(none, tiles, (whole + 1) * places)
         again = np.where(whole > 0, shared, 0)  # in one round alone a line is read about once

@@ -18,7 +18,7 @@ from tilewright.plan_swapab import CLUSTERS, MOST_TOKENS, WEIGHT_ROWS, SwapAbPla
 from tilewright.plan_tensor import SHARED_LIMIT, SWIZZLE_ROW
 from tilewright.planner import constraints
 from tilewright.planner import stream_constraints as limits
-from tilewright.planner.candidate import Candidate, Predicted
+from tilewright.planner.candidate import Candidate, Predicted, Raster
 from tilewright.planner.facts import Shape, candidate
 from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.judgement import Finding
@@ -32,6 +32,7 @@ from tilewright.problem import Layout, Problem
 
 TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
 DEPTHS = (64, 128, 256)
+WALK = Raster(1, "n")  # all tokens of some weights, then the next weights: cuda/branches/swapab.cu
 SPREAD = (0.92, 1.12)
 # Of what a lane stores of C at once, 8 elements where rows are aligned, else one; of these a warp has 16 bytes of a row
 # at a time, half of what a sector of L2 takes.
@@ -248,8 +249,9 @@ class SwapAb(Family):
             )
             shape = _shape(plan, int(places[index]))
             return candidate(
-                problem, shape, plan=plan, terms_us=terms, predicted_us=predicted, split=plan.cluster_k, swap_ab=True
-            )
+                problem, shape, raster=WALK, plan=plan, terms_us=terms, predicted_us=predicted, split=plan.cluster_k,
+                swap_ab=True,
+            )  # fmt: skip
 
         # Of the same time the smaller cluster, one block an SM, then the more warpgroups (one waits while another
         # multiplies), the fewer tokens, the deeper stage.
@@ -298,7 +300,7 @@ def _rejected(problem: Problem, kind: Kind, machine: Machine, reason: str | None
         schedule="cooperative",
         places=max(1, machine.sms // cluster),
     )
-    return candidate(problem, shape, rejected=reason, split=cluster, swap_ab=True)
+    return candidate(problem, shape, raster=WALK, rejected=reason, split=cluster, swap_ab=True)
 
 
 register(SwapAb())
