@@ -279,7 +279,10 @@ def test_the_limits_say_their_numbers() -> None:
     )
     said = limits.in_flight(1, 32 * 1024, 64, 132, 1.0, 4e12)
     assert (said.ok, said.value, said.limit) == (False, 64 * 32 * 1024, 4e6)
-    assert said.sentence.startswith("64 SMs x 1 block x 32 KB of weights = 2 MB in flight; 4 TB/s over the 1 us")
+    assert said.sentence == (
+        "64 SMs x 1 block x 32,768 B of weights = 2.097 MB in flight; 4 TB/s over the 1 us until a load is replaced "
+        "ask for 4 MB"
+    )
     said = limits.tokens_read(problem(8, 4096, 1024), 8, 16, "a warp")
     assert (said.ok, said.value) == (True, 0.5)
     assert "tokens come 256 times from L2, 4.194 MB beside 8.389 MB of weights: 50%" in said.sentence
@@ -289,11 +292,20 @@ def test_the_limits_say_their_numbers() -> None:
     assert (said.ok, said.sentence) == (
         False, "12 stages of 20 KB, 16 KB of them weights; 11 fit a block; one is multiplied while 11 load"
     )  # fmt: skip
+    said = limits.workspace(34_668_800, 40 * 2**20)
+    assert said.sentence == "partial sums and counters take a workspace of 34.67 MB; L2 keeps 41.94 MB"
+    assert "34.67 MB for partial sums" in parts_said(2560, 1280, 16384), "the same bytes in the same unit"
     said = limits.reach(8, 15, 132, 4)
     assert (said.ok, said.value) == (False, 32)
     assert said.sentence == (
         "4 tiles, K of each shared by 8: clusters of 8 find 15 places; 32 of 132 SMs have work at a time"
     )
+
+
+def parts_said(m: int, n: int, k: int) -> str:
+    planning = tilewright.plan(m, n, k, gpu="h200")
+    first = next(each for each in planning.ranked if each.family == "streamk")
+    return next(each.sentence for each in of_family(first, planning.problem, H200) if each.name == "parts")
 
 
 def test_partial_sums_of_plain_numbers() -> None:

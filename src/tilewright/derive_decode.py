@@ -66,5 +66,5 @@ def bottleneck(plan: DecodePlan, gpu: GpuSpec, problem: Problem) -> str:
     blocks = plan.grid(problem)[0]
     if blocks < gpu.sm_count:
         return f"{blocks} blocks for {gpu.sm_count} SMs: the rest read nothing"
-    flight = in_flight(plan, problem, gpu).value / 1024
-    return f"memory: the weights once, {number(round(flight, 1))} KB in flight an SM; then a fixed cost"
+    flight = roofline.held(round(in_flight(plan, problem, gpu).value))
+    return f"memory: the weights once, {flight} in flight an SM; then a fixed cost"

@@ -116,7 +116,7 @@ def bottleneck(plan: TensorPlan, gpu: GpuSpec) -> str:
         copies = plan.tile_bytes // COPY_BYTES // plan.threads
         return f"the warps that multiply also load, {copies} copies a thread and K-step; wgmma reads {reads}"
     if plan.rung < SPECIALISED:
-        in_all = _kb(int(in_flight(plan).value))
+        in_all = roofline.held(int(in_flight(plan).value))
         return f"a thread that multiplies loads, once all {4 * plan.consumers} warps have read; {in_all} in flight"
     epilogue = _epilogue(plan, gpu)
     if not plan.persistent:
@@ -136,9 +136,5 @@ def _epilogue(plan: TensorPlan, gpu: GpuSpec) -> str:
     loop = roofline_tensor.tensor_clocks(plan.bm * plan.bn * LOOP_DEPTH, gpu).value
     after = f"after {number(loop)} (K = {LOOP_DEPTH})"
     if rate is None:
-        return f"{_kb(c_bytes)} of C a tile, {after.replace(' (', ' clk (')}"
+        return f"{roofline.held(c_bytes)} of C a tile, {after.replace(' (', ' clk (')}"
     return f"{c_bytes / rate.value:,.0f} clk or more {after}"
-
-
-def _kb(count: int) -> str:
-    return f"{number(count / 1024)} KB"

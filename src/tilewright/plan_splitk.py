@@ -14,6 +14,7 @@ from tilewright.plan_parts import PartsPlan, Turns, tiles_for
 from tilewright.plan_swapab import CLUSTERS as K_CLUSTERS
 from tilewright.plan_swapab import REACHED_SMS
 from tilewright.plan_tensor import LARGEST_CLUSTER
+from tilewright.roofline import amount
 
 if TYPE_CHECKING:
     from tilewright.problem import Problem
@@ -113,11 +114,12 @@ class SplitKPlan(PartsPlan):
     def said(self, problem: Problem) -> str:
         """How the work is cut, in words."""
         tiles, parts, blocks = self.cluster_tiles(problem), self.parts(problem), self.grid(problem)[0]
-        megabytes = self.workspace_bytes(problem) / 1e6 if parts > 1 else 0.0
+        left = amount(self.workspace_bytes(problem) if parts > 1 else 0)
         by = f", each by {self.cluster_k} blocks of a cluster," if self.cluster_k > 1 else ""
         return (
-            f"{tiles} tiles in {parts} parts of {-(-self.k_blocks(problem) // parts)} K blocks{by} on {blocks} blocks; "
-            f"{megabytes:.3g} MB of partial sums, {min(self.fan_in or parts, parts)} added up at once"
+            f"{self.tiles_named(tiles)} in {parts} part{'s' * (parts != 1)} of {-(-self.k_blocks(problem) // parts)} K "
+            f"blocks{by} on {blocks} blocks; {left} of partial sums, {min(self.fan_in or parts, parts)} added up at "
+            "once"
         )
 
     def turns(self, problem: Problem) -> Turns:

@@ -198,8 +198,8 @@ class SwapAbPlan(BranchPlan):
             "bytes_in_flight": int(flight.value),
             "least_time_us": time_us,
             "bottleneck": (
-                f"memory: {traffic.value / 1e6:.3g} MB at {gpu.hbm_bytes_per_s / 1e12:.3g} TB/s take {time_us:.3g} us; "
-                f"{down * across} tiles, {blocks} blocks of {flight.value / 1024:.0f} KB in flight"
+                f"memory: {roofline.amount(traffic.value)} at {gpu.hbm_bytes_per_s / 1e12:.3g} TB/s take {time_us:.3g} "
+                f"us; {down * across} tiles, {blocks} blocks of {roofline.held(flight.value)} in flight"
             ),
             "formula": f"{intensity}; {per_mac}, and C's way out {out_bytes} B / {depth}; {flight}",
         }

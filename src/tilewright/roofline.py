@@ -61,11 +61,19 @@ def number(value: float) -> str:
 
 
 def amount(count: float) -> str:
-    """Bytes for a formula, in decimal units as bandwidths are: 12.88 GB, 37.75 MB, 512 B."""
+    """Bytes that are moved, or lie in L2 or HBM, in decimal units as bandwidths are: 12.88 GB, 37.75 MB, 512 B.
+
+    The one rule for the units of bytes: these, and ``held`` for what is within an SM.
+    """
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if abs(count) >= size:
             return f"{number(count / size)} {unit}"
     return f"{number(count)} B"
+
+
+def held(count: float | Derived) -> str:
+    """Bytes that an SM's shared memory or registers hold, in the KB of 1,024 bytes of which NVIDIA says 227 KB."""
+    return f"{number(float(count) / 1024)} KB"
 
 
 def positive(**sizes: float) -> None:

@@ -111,9 +111,11 @@ def stages(bm: int, bn: int, bk: int, itemsize: int, count: int, gpu: GpuSpec, e
     stage = roofline.k_step_bytes(bm, bn, bk, itemsize)
     alone = stages_that_fit(int(stage.value), gpu)
     most = stages_that_fit(int(stage.value), gpu, epilogue_bytes)
-    said = f"a stage is {_kb(stage)}: {stage}; {_kb(gpu.shared_bytes_per_block)} a block hold {alone}"
+    said = (
+        f"a stage is {roofline.held(stage)}: {stage}; {roofline.held(gpu.shared_bytes_per_block)} a block hold {alone}"
+    )
     if epilogue_bytes:
-        said += f", {most} beside {_kb(epilogue_bytes)} for the epilogue"
+        said += f", {most} beside {roofline.held(epilogue_bytes)} for the epilogue"
     said += f"; {count} asked for"
     if count < LEAST_STAGES:
         said += f", and {LEAST_STAGES} are the least: one is read while another is filled"
@@ -155,7 +157,7 @@ def accumulators(bm: int, bn: int, consumers: int, schedule: str, gpu: GpuSpec) 
     values = tiles * bm * bn
     said = (
         f"C is held in {held}, of at most {gpu.max_registers_per_thread}; its {number(values)} values are "
-        f"{_kb(4 * values)} of the {_kb(4 * gpu.registers_per_sm)} of an SM's registers"
+        f"{roofline.held(4 * values)} of the {roofline.held(4 * gpu.registers_per_sm)} of an SM's registers"
     )
     source = gpu.sources["max_registers_per_thread"]
     return _against("accumulators", held, gpu.max_registers_per_thread, said, source)
@@ -293,7 +295,3 @@ def _figure(name: str, derived: Derived, sentence: str, source: str) -> Finding:
 
 def _against(name: str, derived: Derived, limit: float, sentence: str, source: str, *, hard: bool = True) -> Finding:
     return Finding(name, derived.value <= limit, derived.value, limit, derived.unit, sentence, source, hard)
-
-
-def _kb(count: Derived | int) -> str:
-    return f"{number(float(count) / 1024)} KB"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tilewright.planner.judgement import Finding
 from tilewright.problem import Problem
-from tilewright.roofline import amount, number
+from tilewright.roofline import amount, held, number
 
 MUCH_READ = 0.5  # of the bytes of the weights; beyond it tokens that are read again are worth a finding
 ENOUGH_SMS = 0.6  # of all, to draw nearly the bandwidth of HBM: 85 of 132 do
@@ -42,14 +42,14 @@ def lane_registers(held: int, spare: int, available: int, blocks: int, threads: 
 def in_flight(resident: int, block_bytes: int, blocks: int, sms: int, turnaround_us: float, rate: float) -> Finding:
     """Bytes of weights on their way to the SMs, against what the bandwidth of HBM asks for over a turnaround."""
     active = min(blocks, sms)
-    held = min(blocks, active * resident) * block_bytes
+    moving = min(blocks, active * resident) * block_bytes
     needed = rate * turnaround_us * 1e-6
     said = (
-        f"{active} SMs x {resident} block{'s' if resident != 1 else ''} x {_kb(block_bytes)} of weights = "
-        f"{_kb(held)} in flight; {number(rate / 1e12)} TB/s over the {number(turnaround_us)} us until a load is "
-        f"replaced ask for {_kb(needed)}"
+        f"{active} SMs x {resident} block{'s' if resident != 1 else ''} x {amount(block_bytes)} of weights = "
+        f"{amount(moving)} in flight; {number(rate / 1e12)} TB/s over the {number(turnaround_us)} us until a load is "
+        f"replaced ask for {amount(needed)}"
     )
-    return Finding("bytes in flight", held >= needed, held, needed, "B", said, _LITTLE, hard=False)
+    return Finding("bytes in flight", moving >= needed, moving, needed, "B", said, _LITTLE, hard=False)
 
 
 def tokens_read(problem: Problem, bm: int, bn: int, what: str) -> Finding:
@@ -80,7 +80,7 @@ def k_shares(k: int, bk: int, sharing: int, what: str) -> Finding:
 def ring(stage_bytes: int, count: int, most: int, weight_bytes: int, blocks_per_sm: int) -> Finding:
     """Stages of the ring, against those that a block's shared memory holds; one is multiplied, the others load."""
     said = (
-        f"{count} stages of {_kb(stage_bytes)}, {_kb(weight_bytes)} of them weights; {most} fit a block; one is "
+        f"{count} stages of {held(stage_bytes)}, {held(weight_bytes)} of them weights; {most} fit a block; one is "
         f"multiplied while {count - 1} load"
     )
     if blocks_per_sm > 1:
@@ -106,9 +106,5 @@ def cut(said: str, used: float) -> Finding:
 
 def workspace(count: int, keeps: float) -> Finding:
     """Bytes of partial sums, written once and read once, against those that stay in L2."""
-    said = f"partial sums and counters take a workspace of {_kb(count)}; L2 keeps {_kb(keeps)}"
+    said = f"partial sums and counters take a workspace of {amount(count)}; L2 keeps {amount(keeps)}"
     return Finding("workspace", count <= keeps, count, keeps, "B", said, _WORKSPACE, hard=False)
-
-
-def _kb(count: float) -> str:
-    return f"{number(count / 1024)} KB" if count < 1024**2 else f"{number(count / 1024**2)} MB"

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from tilewright.errors import UsageError
-from tilewright.plan_branch import BranchPlan
 from tilewright.planner.candidate import INSIDE, Candidate
 from tilewright.planner.planning import Clock, Planning
 from tilewright.planner.rank import TIE
 from tilewright.planner.reading import build, choice, each_of, flag, read_fields, real, record, text
+from tilewright.roofline import amount, held
 
 SCHEMA = "tilewright.why/1"
 REST = "rest"
@@ -202,13 +202,13 @@ def _waves(candidate: Candidate) -> str:
 
 def _traffic(candidate: Candidate) -> str:
     saved = " after multicast" if candidate.operand_traffic_bytes_multicast < candidate.operand_traffic_bytes else ""
-    return f"{candidate.operand_traffic_bytes_multicast / 1e9:,.3g} GB of operands{saved}"
+    return f"{amount(candidate.operand_traffic_bytes_multicast)} of operands{saved}"
 
 
 def _order(candidate: Candidate) -> str:
-    if not isinstance(candidate.plan, BranchPlan):
+    if not candidate.swap_ab and candidate.schedule not in ("gemv", "mma"):
         return f"super-rows of {candidate.raster}"
-    return f"weights once, {candidate.stages} x {candidate.stage_bytes / 1024:,.4g} KB of K at a time"
+    return f"weights once, {candidate.stages} x {held(candidate.stage_bytes)} of K at a time"
 
 
 def _epilogue(candidate: Candidate) -> str:
@@ -220,7 +220,7 @@ def _epilogue(candidate: Candidate) -> str:
 _NOT_TERMS = "what is not in these terms"
 _SOURCES: dict[str, Callable[[Candidate], str]] = {
     "launch": _cluster,
-    "first_load": lambda candidate: f"a stage of {candidate.stage_bytes / 1024:,.4g} KB",
+    "first_load": lambda candidate: f"a stage of {held(candidate.stage_bytes)}",
     "tensor": _waves,
     "shared_port": lambda candidate: f"tiles of {candidate.tile[0]}x{candidate.tile[1]}",
     "l2": _traffic,

@@ -25,7 +25,6 @@ from tilewright.report.plan_words import (
     by_reason,
     explained,
     gain,
-    gigabytes,
     mark,
     microseconds,
     nothing,
@@ -36,6 +35,7 @@ from tilewright.report.plan_words import (
     verdict,
 )
 from tilewright.report.table import number
+from tilewright.roofline import amount
 
 MOST_ROWS = 10
 MOST_BARS = 5
@@ -173,7 +173,7 @@ def _row(planning: Planning, each: Candidate, rank: int) -> dict[str, str]:
         "family": each.family,
         "raster": str(each.raster),
         "intensity": number(each.intensity_flop_per_byte),
-        "read": gigabytes(each.operand_traffic_bytes_multicast),
+        "read": amount(each.operand_traffic_bytes_multicast),
         "waves": f"{each.waves:,}",
         "busy": f"{each.wave_efficiency:.1%}",
         "us": microseconds(us),

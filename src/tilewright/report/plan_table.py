@@ -25,7 +25,6 @@ from tilewright.report.plan_words import (
     by_reason,
     explained,
     gain,
-    gigabytes,
     mark,
     microseconds,
     nothing,
@@ -36,6 +35,7 @@ from tilewright.report.plan_words import (
     verdict,
 )
 from tilewright.report.table import WIDE, number
+from tilewright.roofline import amount, held
 
 INDENT = 2
 
@@ -100,7 +100,7 @@ def _heading(above: str, below: str) -> Text:
 
 
 def _row(planning: Planning, rank: int, each: Candidate, best: float, wide: bool) -> Iterator[Text]:
-    times, read = each.predicted_us, gigabytes(each.operand_traffic_bytes_multicast)
+    times, read = each.predicted_us, amount(each.operand_traffic_bytes_multicast)
     us = time_us(each, planning.clock)
     intensity = number(each.intensity_flop_per_byte)
     yield Text(str(rank))
@@ -108,7 +108,7 @@ def _row(planning: Planning, rank: int, each: Candidate, best: float, wide: bool
     yield _cell(each.label, below)
     if wide:
         yield _cell(intensity, read)
-        yield _cell(f"{each.stages} of {each.max_stages}", f"{each.shared_bytes / 1024:,.1f} KB")
+        yield _cell(f"{each.stages} of {each.max_stages}", f"{held(each.shared_bytes)}")
     yield _cell(f"{each.waves:,}", f"{each.wave_efficiency:.1%}")
     interval = f"{microseconds(times.low)}-{microseconds(times.high)}" if times else ""
     yield _cell(microseconds(us), interval)

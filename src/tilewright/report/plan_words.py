@@ -11,6 +11,7 @@ from tilewright.planner.judgement import Finding, Judgement
 from tilewright.planner.planning import Clock, Planning, Regime
 from tilewright.planner.why import time_us, words
 from tilewright.problem import Problem
+from tilewright.roofline import amount, held
 
 REGIMES: dict[Regime, str] = {
     "compute": "compute-limited: the main loop waits for what the SMs do themselves: multiply, read operands, issue",
@@ -132,7 +133,7 @@ def facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
     yield (
         "stages",
         (
-            f"{candidate.stages} of {candidate.stage_bytes / 1024:,.4g} KB; {candidate.max_stages} fit, "
+            f"{candidate.stages} of {held(candidate.stage_bytes)}; {candidate.max_stages} fit, "
             f"{candidate.max_stages_no_epilogue} without the epilogue's buffers"
         ),
     )
@@ -155,8 +156,8 @@ _COVERS = {
 
 def _traffic(candidate: Candidate) -> str:
     alone, shared = candidate.operand_traffic_bytes, candidate.operand_traffic_bytes_multicast
-    saved = f", {gigabytes(shared)} with multicast" if shared < alone else ""
-    return f"{gigabytes(alone)} of A and B read by tiles{saved}"
+    saved = f", {amount(shared)} with multicast" if shared < alone else ""
+    return f"{amount(alone)} of A and B read by tiles{saved}"
 
 
 def by_reason(rejected: Iterable[Candidate]) -> list[tuple[str, list[str]]]:
@@ -165,8 +166,3 @@ def by_reason(rejected: Iterable[Candidate]) -> list[tuple[str, list[str]]]:
     for each in rejected:
         reasons.setdefault(str(each.rejected), []).append(each.label)
     return list(reasons.items())
-
-
-def gigabytes(count: int) -> str:
-    """Bytes as GB, or MB where that is less than one."""
-    return f"{count / 1e9:,.4g} GB" if count >= 1e9 else f"{count / 1e6:,.4g} MB"
