@@ -49,6 +49,7 @@ PLANNING_KEYS = {
     "problem",
     "gpu",
     "assumed_gpu",
+    "present_gpu",
     "clock",
     "regime",
     "pick",

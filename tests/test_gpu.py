@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tilewright.errors import UnavailableError, UsageError
-from tilewright.gpu import GpuSpec, get_gpu, known_gpus, query_gpu
+from tilewright.gpu import GpuSpec, get_gpu, known_gpus, query_gpu, stand_in
 
 H200_PROPERTIES = {
     "compute_capability_major": 9,
@@ -113,6 +113,23 @@ def test_query_computes_the_peaks_of_an_unknown_board(monkeypatch: pytest.Monkey
     assert gpu.shared_bytes_per_block == 163 * 1024
     constants = {field.name for field in fields(GpuSpec) if getattr(gpu, field.name) is not None} - {"name", "sources"}
     assert set(gpu.sources) == constants
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("NVIDIA H100 PCIe", "h100"), ("NVIDIA H100 NVL", "h100"), ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "h100"),
+        ("NVIDIA H200 NVL", "h200"), ("NVIDIA H20", None), ("NVIDIA GH200 480GB", None), ("NVIDIA A100", None),
+    ],
+)  # fmt: skip
+def test_other_boards_of_a_known_model_are_not_it_but_near(
+    name: str, key: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_device(monkeypatch, name)
+    present = query_gpu()
+    assert present.key is None
+    near = stand_in(present)
+    assert (None if near is None else near.key) == key
 
 
 def test_query_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

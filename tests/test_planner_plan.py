@@ -7,7 +7,8 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,17 +24,21 @@ from tilewright.planner.lazy import LazySequence, chained
 from tilewright.planner.planning import Planning
 from tilewright.planner.why import find, why
 from tilewright.problem import Problem
+from tilewright.report.plan_words import asked
 
 
 @pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def absent() -> None:
         raise UnavailableError("no GPU here")
 
+    kept = (planning_module._present_gpu, planning_module._planned, planning_module._planned_sizes)
     monkeypatch.setattr(planning_module, "query_gpu", absent)
-    planning_module._present_gpu.cache_clear()
-    planning_module._planned.cache_clear()
-    planning_module._planned_sizes.cache_clear()
+    for each in kept:
+        each.cache_clear()
+    yield
+    for each in kept:
+        each.cache_clear()
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -43,6 +48,34 @@ def test_without_a_gpu_an_h200_is_assumed_and_said_so() -> None:
     named = tilewright.plan(512, 512, 512, gpu="h200")
     assert (named.gpu, named.assumed_gpu) == ("h200", False)
     assert named.ranked == planning.ranked
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "there", "expected"),
+    [
+        ("NVIDIA H100 PCIe", (9, 0), 114, ("h100", "H100 SXM", 114)),
+        ("NVIDIA GH200 480GB", (9, 0), 132, ("h200", "H200 SXM", 132)),
+        ("NVIDIA H20", (9, 0), 78, ("h200", "H200 SXM", 78)),
+        ("NVIDIA B200", (10, 0), 148, ("h200", "H200 SXM", 132)),
+        ("NVIDIA RTX A2000", (8, 6), 26, ("h200", "H200 SXM", 132)),
+    ],
+)
+def test_a_gpu_that_is_present_and_not_known_is_named(
+    name: str, capability: tuple[int, int], there: int, expected: tuple[str, str, int], no_gpu: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    present = replace(get_gpu("h100"), name=name, key=None, compute_capability=capability, sm_count=there)
+    monkeypatch.setattr(planning_module, "query_gpu", lambda: present)
+    key, known, sms = expected
+    found = tilewright.plan(512, 512, 512)
+    assert (found.gpu, found.assumed_gpu, found.present_gpu, found.sms) == (key, True, name, sms)
+    said = f"{known} (assumed: the GPU here, {name}, is not known), {sms} SMs: 512x512x512 bf16"
+    assert asked(found) == asked(tilewright.judge(512, 512, 512, tile=(128, 128, 64))) == said
+    assert found.to_dict()["present_gpu"] == name
+    assert Planning.from_dict(found.to_dict(all=True)) == found
+    assert all(getattr(each.plan, "blocks", 0) <= 2 * sms for each in found.ranked[:50])
+    assert tilewright.plan(512, 512, 512, gpu="h200").present_gpu is None
+    assert tilewright.plan(512, 512, 512, sms=7).sms == 7
 
 
 def test_a_problem_may_be_given_whole() -> None:

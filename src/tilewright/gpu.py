@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -155,6 +156,15 @@ def get_gpu(name: str) -> GpuSpec:
             return spec
     listed = ", ".join(f"{key} ({spec.name})" for key, spec in _KNOWN.items())
     raise UsageError(f"GPU {name!r} is not one of {listed}")
+
+
+def stand_in(present: GpuSpec) -> GpuSpec | None:
+    """The known GPU nearest to one that is not: another board of its model, such as H100 SXM for an H100 PCIe.
+
+    None where its name has no known model's; models that only begin alike are others (H20, GH200).
+    """
+    words = re.findall(r"[a-z0-9]+", present.name.lower())
+    return next((spec for key, spec in _KNOWN.items() if key in words), None)
 
 
 def clusters_that_fit(blocks: int, gpu: GpuSpec, sms: int | None = None) -> int:

@@ -75,6 +75,7 @@ def judge(
         problem=planning.problem,
         gpu=planning.gpu,
         assumed_gpu=planning.assumed_gpu,
+        present_gpu=planning.present_gpu,
         sms=planning.sms,
         clock=planning.clock,
         pdl=planning.pdl,

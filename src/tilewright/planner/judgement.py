@@ -60,9 +60,10 @@ class Mistake:
 class Judgement:
     """A tile as somebody chose it, for a problem on a GPU.
 
-    ``gpu``, ``assumed_gpu``, ``sms``, ``clock``, ``pdl`` and ``calibration`` are those of ``Planning``. ``stages``,
-    ``consumers`` and ``schedule`` are filled in where they were left to the tool. ``candidate`` is the kernel with its
-    predicted time, None where none has this tile; ``better`` are those the planner ranks above it, the best first.
+    ``gpu``, ``assumed_gpu``, ``present_gpu``, ``sms``, ``clock``, ``pdl`` and ``calibration`` are those of
+    ``Planning``. ``stages``, ``consumers`` and ``schedule`` are filled in where they were left to the tool.
+    ``candidate`` is the kernel with its predicted time, None where none has this tile; ``better`` are those the planner
+    ranks above it, the best first.
     """
 
     problem: Problem
@@ -81,6 +82,7 @@ class Judgement:
     candidate: Candidate | None
     better: tuple[Candidate, ...]
     pdl: bool = False
+    present_gpu: str | None = None
 
     @property
     def fits(self) -> bool:
@@ -153,6 +155,7 @@ _READERS: dict[str, Reader] = {
     "problem": Problem.from_dict,
     "gpu": text,
     "assumed_gpu": flag,
+    "present_gpu": optional(text),
     "sms": counted,
     "clock": choice(*get_args(Clock)),
     "pdl": flag,

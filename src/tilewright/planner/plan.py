@@ -9,7 +9,7 @@ from typing import get_args
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as lookup_dtype
 from tilewright.errors import UnavailableError, UsageError
-from tilewright.gpu import GpuSpec, get_gpu, known_gpus, query_gpu
+from tilewright.gpu import GpuSpec, get_gpu, known_gpus, query_gpu, stand_in
 from tilewright.planner.calibration import Calibration, shipped
 from tilewright.planner.candidate import Candidate
 from tilewright.planner.family import Family, Offer, families
@@ -48,7 +48,8 @@ def plan(
     ``layout`` has a letter for A and one for B: ``r``ow- or ``c``olumn-major. ``lda``, ``ldb`` and ``ldc`` count
     elements and are tight when left out. ``problem`` takes the place of all that describes one. ``gpu`` is a key or a
     name; None is that of ``calibration``, else the GPU that is present where it is known, else an H200 (the answer's
-    ``assumed_gpu`` says so).
+    ``assumed_gpu`` says so). Where one is present that is not known, it is that of its model, or an H200, with no more
+    SMs than a present one of the architecture has; ``present_gpu`` is its name.
     ``pdl``: kernels that can are planned, and their times predicted, as dependent launches too (programmatic dependent
     launch): they start under the kernel before, which must not write B. Others of the kernels for few tokens then rank
     as if they took a launch more, which the kernel behind cannot hide under them: a chain is as fast as that.
@@ -136,6 +137,7 @@ def _planned(
         "problem": problem,
         "gpu": machine.gpu.name if machine.gpu.key is None else machine.gpu.key,
         "assumed_gpu": assumed,
+        "present_gpu": here.name if assumed and (here := _present_gpu()) is not None else None,
         "sms": machine.sms,
         "clock": clock,
         "pdl": pdl,
@@ -166,12 +168,17 @@ def machine_of(
     gpu: GpuSpec | str | None, sms: int | None, calibration: Calibration | None, pdl: bool = False
 ) -> tuple[Machine, bool]:
     """What times are predicted on, and whether its GPU was assumed. Raises ``UsageError`` as ``plan`` does."""
-    assumed = False
+    assumed, most = False, None
     if gpu is None and calibration is not None and calibration.key in known_gpus():
         gpu = calibration.key
     if gpu is None:
         present = _present_gpu()
-        spec, assumed = (get_gpu(ASSUMED), True) if present is None else (present, False)
+        if present is not None and present.key is not None:
+            spec = present
+        else:
+            spec, assumed = (present and stand_in(present)) or get_gpu(ASSUMED), True
+            if present is not None and present.compute_capability == spec.compute_capability:
+                most = min(present.sm_count, spec.sm_count)
     else:
         if not isinstance(gpu, (GpuSpec, str)):
             raise UsageError(f"gpu is a {type(gpu).__name__}; it must be a name such as h200, or a GpuSpec")
@@ -184,7 +191,7 @@ def machine_of(
                 f"GPU {spec.name!r} has no calibration; {', '.join(known_gpus())} have one, calibration takes another"
             )
         calibration = shipped(spec.key)
-    most = spec.sm_count if sms is None else sms
+    most = (most or spec.sm_count) if sms is None else sms
     if type(most) is not int or not 1 <= most <= spec.sm_count:
         raise UsageError(f"sms is {sms!r}; {spec.name} has 1 to {spec.sm_count}")
     return Machine(spec, calibration, most, pdl), assumed
@@ -192,12 +199,11 @@ def machine_of(
 
 @cache
 def _present_gpu() -> GpuSpec | None:
-    """The GPU of this machine where its constants are known."""
+    """The GPU of this machine, whose constants may not be known."""
     try:
-        present = query_gpu()
+        return query_gpu()
     except UnavailableError:
         return None
-    return present if present.key is not None else None
 
 
 __all__ = ["Candidate", "Planning", "plan"]

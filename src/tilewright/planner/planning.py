@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from tilewright.errors import UsageError
 from tilewright.planner.candidate import Candidate
-from tilewright.planner.reading import Reader, build, choice, each_of, flag, read_fields, real, text, whole
+from tilewright.planner.reading import Reader, build, choice, each_of, flag, optional, read_fields, real, text, whole
 from tilewright.problem import Problem
 
 SCHEMA = "tilewright.plan/1"
@@ -20,10 +20,11 @@ Regime = Literal["compute", "L2", "HBM", "latency", "power", "wave"]
 class Planning:
     """The answer to one question.
 
-    ``gpu`` is a key or name; ``assumed_gpu`` says that nobody named it and none is present. ``sms`` are those that the
-    kernel may use. ``clock`` is the state whose times rank, ``clock_mhz`` that of the pick in it, ``other_clock_mhz``
-    that in the other. ``ranked`` are the candidates by predicted time, ``rejected`` those that are no choice, each with
-    its reason; both compare as tuples do. ``pdl`` says that kernels that can are dependent launches.
+    ``gpu`` is a key or name; ``assumed_gpu`` says that nobody named it and it is not present, ``present_gpu`` is then
+    the name of the GPU that is, which is not known, or None. ``sms`` are those that the kernel may use. ``clock`` is
+    the state whose times rank, ``clock_mhz`` that of the pick in it, ``other_clock_mhz`` that in the other. ``ranked``
+    are the candidates by predicted time, ``rejected`` those that are no choice, each with its reason; both compare as
+    tuples do. ``pdl`` says that kernels that can are dependent launches.
     """
 
     problem: Problem
@@ -38,6 +39,7 @@ class Planning:
     ranked: Sequence[Candidate]
     rejected: Sequence[Candidate]
     pdl: bool = False
+    present_gpu: str | None = None
 
     @property
     def other_clock(self) -> Clock:
@@ -105,4 +107,5 @@ _READERS: dict[str, Reader] = {
     "regime": choice(*get_args(Regime)),
     "calibration": text,
     "pdl": flag,
+    "present_gpu": optional(text),
 }

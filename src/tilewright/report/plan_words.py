@@ -21,7 +21,6 @@ REGIMES: dict[Regime, str] = {
     "power": "power-limited: the lower clock that the power limit leaves is what costs most beside the work itself",
     "wave": "wave-limited: places idle in the last wave or beyond C's edges are what costs most beside the work itself",
 }
-ASSUMED = "assumed: no GPU here, none named"
 
 
 def gpu_name(key: str) -> str:
@@ -37,7 +36,9 @@ def asked(planning: Planning | Judgement) -> str:
 
     ``H200 SXM (assumed: no GPU here, none named), 132 SMs: 4096x4096x4096 bf16``.
     """
-    assumed = f" ({ASSUMED})" if planning.assumed_gpu else ""
+    here = planning.present_gpu
+    why = "no GPU here, none named" if here is None else f"the GPU here, {here}, is not known"
+    assumed = f" (assumed: {why})" if planning.assumed_gpu else ""
     return f"{gpu_name(planning.gpu)}{assumed}, {planning.sms} SMs: {planning.problem}"
 
 
