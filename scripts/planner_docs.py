@@ -99,6 +99,7 @@ COMMANDS: dict[str, tuple[Shown, ...]] = {
     "climb": (_emulated("climb --size 256 --rungs 0-2 --dtype fp32"),),
     "bf16": (_emulated("climb --size 256 --rungs 1-2 --dtype bf16"),),
     "verify": (_emulated("verify --m 200 --n 136 --k 120 --rungs 11 --dtype bf16 --fill probe"),),
+    "warm": (Shown(f"tilewright plan {_CUBE} --gpu h200 --clock burst --top 1"),),
     "unknown": (Shown("tilewright plan 4096 4096 4096 --gpu b200"),),
 }
 CODE = {
@@ -107,6 +108,30 @@ from tilewright import get_gpu
 from tilewright.roofline_tensor import accumulator_port_demand
 
 print(accumulator_port_demand(get_gpu("h100")))""",
+    "steps": """\
+from tilewright import Problem, get_gpu
+from tilewright.derive import derived
+from tilewright.ladder import rungs
+from tilewright.results import latest, load, recorded_results_dir
+
+gemm = Problem(4096, 4096, 4096, "bf16")
+records = load(recorded_results_dir() / "ladder_h200.jsonl")
+for number, rung in list(rungs().items())[1:]:
+    said = derived(rung.plan(gemm.dtype), get_gpu("h200"))
+    tflops = latest(records, problem=gemm, rung=number, what="rung").tflops
+    print(f"{number:2} {rung.name:20}{said['flop_per_byte']:6.1f} FLOP/B{tflops:6.1f} TFLOPS; {said['bottleneck']}")""",
+    "throughput": """\
+from tilewright import Problem
+from tilewright.results import latest, load, recorded_results_dir
+
+gemm = Problem(8192, 8192, 8192, "bf16", b_layout="column")
+record = latest(load(recorded_results_dir()), problem=gemm, name="tilewright")
+print(record.provenance.method)
+print(record.provenance.l2)
+print("us in each slot:", *(round(us, 1) for us in record.samples_us))
+median, gigahertz = record.time_us["median"], record.sm_clock_mhz_in_kernel / 1e3
+print(f"{median:,.1f} us at {gigahertz:.2f} GHz, {record.tflops:.1f} TFLOPS")
+print(f"the baseline against itself: {record.noise['min']:.3f} to {record.noise['max']:.3f}")""",
     "fp8": """\
 from tilewright import get_gpu
 from tilewright.planner import constraints

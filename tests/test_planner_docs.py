@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import planner_docs
 import pytest
 from ladder_pages import renew
 from planner_docs import COMMANDS, MAKERS, kept
 
+from tilewright.plan_decode import MmaPlan
+from tilewright.planner import supply
 from tilewright.planner.calibration import shipped
+from tilewright.planner.families import simt
 from tilewright.planner.family import families
+from tilewright.planner.rank import TIE
 
 PAGE = Path(__file__).resolve().parent.parent / planner_docs.PAGE
 JUDGEMENT = """\
@@ -65,6 +71,55 @@ def test_rows_left_out_are_marked() -> None:
     )
     with pytest.raises(ValueError, match="no waves among L2 bandwidth, better, intensity, mistakes, stages"):
         kept(JUDGEMENT, ("waves",))
+
+
+# What the two texts ask about which the page is written, and what they call mistakes: in the page's words.
+QUESTIONS = {
+    "Which tile": [
+        "Why must it be large in M and N?", "Why is BK 64?", "What stops it from growing?", "How many stages?",
+        "Why not keep the sums in shared memory and make the tile larger?", "What changes with fp8?",
+        "128x256 or 256x128?", "When is a tile too large?", "What of a batch of 16?",
+    ],
+    "From a naive kernel to the roof": [
+        "Where does a problem stand?", "What does each step change?", "What changes for bf16 on the CUDA cores?",
+        "What is a good speed on tensor cores?", "How is a kernel known to be right?", "And for a decode step, M = 8?",
+    ],
+}  # fmt: skip
+WRONG = (
+    "Holding a tile's intensity against the ridge of HBM", "Sizing a tile by shared memory alone.",
+    "A tile of 128 rows for a few rows of C", "Picking BK for reuse.",
+    "A tile in shared memory without a register block.", "Calling 300 TFLOPS the peak.",
+    "A layout with bank conflicts", "One warm run as a throughput.",
+)  # fmt: skip
+
+
+def test_every_question_and_every_mistake_is_answered_by_a_command() -> None:
+    page = text()
+    answers = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##)", page, re.MULTILINE | re.DOTALL))
+    for part, questions in QUESTIONS.items():
+        section = page[page.index(f"## {part}\n") :]
+        for question in questions:
+            assert question in answers, question
+            assert f"### {question}\n" in section
+            assert "<!-- generated: " in answers[question], question
+    slugs = {re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-"): answer for name, answer in answers.items()}
+    mistakes = page[page.index("## Common mistakes") : page.index("## How a time is predicted")]
+    told = dict(re.findall(r"^\*\*(.+?)\*\*(.*?)(?=^\*\*|\Z)", mistakes, re.MULTILINE | re.DOTALL))
+    assert set(WRONG) <= set(told)
+    for name, said in told.items():
+        above = re.findall(r"\[above\]\(#([\w-]+)\)", said)
+        assert "<!-- generated: " in said or above, name
+        assert all("<!-- generated: " in slugs[link] for link in above), name
+
+
+def test_the_constants_in_the_prose_are_those_of_the_code() -> None:
+    page = " ".join(text().split())
+    assert f"log(time) / log({round(math.exp(TIE), 6):g})" in page
+    assert f"{supply.SAME_LINES:g} times it, as other SMs ask for the same lines, and {supply.AS_ALONE:g} times" in page
+    assert f"{supply.together([np.ones(1)] * 2)[0]:.2f} times where two take as long" in page
+    assert f"it is the eighth, {supply.under_ring(np.ones(1), np.ones(1))[0]:.2f} times" in page
+    assert f"for up to {MmaPlan.most_tokens} rows" in page
+    assert (len(simt.TILES), "rung 4 in four tiles" in page) == (4, True)
 
 
 def test_the_commands_of_plan_name_a_gpu() -> None:
