@@ -16,9 +16,9 @@ from tilewright.planner.judgement import Finding
 from tilewright.planner.why import why
 from tilewright.problem import Problem
 from tilewright.report.plan_html import page, planning_html
-from tilewright.report.plan_words import explained
+from tilewright.report.plan_words import _COVERS, explained
 
-FACTS = {name for name, _ in explained(planning().pick, ())}  # a reason of such a name stands in for it
+FACTS = {name for name, _ in explained(planning().pick, ())} | set(_COVERS)  # reasons that stand in for one
 NASTY = "<script>alert('x')</script> & \"quoted\""
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from html_structure import Structure
 from hypothesis import given
 from hypothesis import strategies as st
 from plan_cases import CANDIDATE_KEYS, PLANNING_KEYS, candidate, planning, tensor_plan
@@ -14,10 +16,14 @@ from strategies import problems
 
 import tilewright
 from tilewright.errors import UsageError
+from tilewright.plan_splitk import SplitKPlan
 from tilewright.planner.candidate import Candidate, Predicted, Raster
 from tilewright.planner.planning import Planning
+from tilewright.planner.reasons import reasons
 from tilewright.planner.why import Why, why
 from tilewright.problem import Problem
+from tilewright.report.plan_words import explained, predicted
+from tilewright.roofline import amount, held, number
 
 whole = st.integers(0, 2**40)
 real = st.floats(0, 1e12)
@@ -83,6 +89,73 @@ def test_a_planning_of_the_planner_comes_back_from_its_json() -> None:
     assert again == asked
     assert again.pick == asked.pick
     assert len(again.rejected) == len(asked.rejected) > 0
+
+
+ASKED: list[tuple[tuple[int, int, int], dict[str, Any]]] = [
+    ((8192, 8192, 8192), {}), ((2560, 1280, 16384), {}), ((256, 256, 16384), {}), ((16, 4096, 4096), {"pdl": True}),
+    ((1, 14336, 4096), {"layout": "rc"}), ((8, 4096, 4096), {"layout": "rc"}), ((1024, 1024, 1024), {"dtype": "fp32"}),
+    ((4096, 4096, 4097), {}), ((768, 768, 768), {"out_dtype": "fp32"}), ((1000, 1000, 1000), {"clock": "burst"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "more"), ASKED)
+def test_numbers_of_a_candidate_are_those_of_its_plan_and_of_what_is_said(
+    shape: tuple[int, int, int], more: dict[str, Any]
+) -> None:
+    """Of the first candidate of each family and a later one: the JSON's fields, the plan's, and the sentences."""
+    asked = tilewright.plan(*shape, gpu="h200", **more)
+    whole = asked.to_dict(top=20)
+    assert Planning.from_dict(through_json(whole)).to_dict() == whole
+    first = {one.family: one for one in reversed(asked.ranked)}
+    last = {one.family: one for one in asked.ranked[:90]}
+    for each in (*first.values(), *last.values()):
+        values, plan, alone = through_json(each.to_dict()), each.plan, replace(asked, ranked=(each,))
+        assert plan is not None
+        assert values["tile"] == [plan.bm, plan.bn, plan.bk]
+        assert values["shared_bytes"] == plan.shared_bytes == values["plan"].get("shared_bytes", plan.shared_bytes)
+        assert values["stages"] <= values["max_stages"] <= values["max_stages_no_epilogue"]
+        along_k = getattr(plan, "cluster_k", 1)
+        parts = plan.parts(asked.problem) if isinstance(plan, SplitKPlan) else 1
+        assert values["split"] == (along_k if each.swap_ab else parts)
+        times, terms = values["predicted_us"], values["terms_us"]
+        assert times["low"] <= times[asked.clock] <= times["high"]
+        adding = sum(terms[name] for name in ("launch", "first_load", "main_loop", "epilogue"))
+        assert times[asked.clock] == pytest.approx(adding, rel=1e-9)
+        said = dict(explained(each, reasons(alone)))
+        assert f"{values['tiles']:,} tiles in {values['waves']:,} wave" in said["waves"]
+        assert f"{values['wave_efficiency']:.1%} of the places busy" in said["waves"]
+        group, along = values["raster"].values()
+        assert f"super-rows of {group} along {along.upper()}" in said["waves"]
+        assert f" = {number(values['intensity_flop_per_byte'])} FLOP/B" in said["intensity"]
+        assert f" = {values['operand_traffic_bytes']:,} B" in said["operand traffic"]
+        assert f"L2 delivers {amount(values['operand_traffic_bytes_multicast'])} / " in said["L2 bandwidth"]
+        stages = [values["max_stages_no_epilogue"], values["max_stages"], values["stages"]]
+        if values["register_split"] is not None:
+            fit = re.search(r"= ([\d,]+) B; 227 KB a block hold (\d+), (\d+) beside .*; (\d+) asked", said["stages"])
+            assert fit is not None
+            assert [int(one.replace(",", "")) for one in fit.groups()] == [values["stage_bytes"], *stages], each.label
+            loading, multiplying = values["register_split"]
+            assert (
+                f"128 threads x {loading} + {128 * each.consumers} threads x {multiplying} = " in said["register file"]
+            )
+            assert f" = {values['accumulator_registers_per_thread']} registers a thread" in said["accumulators"]
+        elif each.swap_ab:
+            assert said["ring"].startswith(f"{stages[2]} stages of {held(values['stage_bytes'])}")
+            assert f"; {stages[1]} fit a block" in said["ring"]
+        elif each.schedule in ("gemv", "mma"):
+            assert said["stages"].startswith(f"{stages[2]} batch")
+        else:
+            assert said["stages"].startswith(
+                f"{stages[2]} of {held(values['stage_bytes'])}; {stages[1]} fit, {stages[0]}"
+            )
+        page = Structure(alone._repr_html_())
+        assert all(page.has(sentence) for sentence in said.values())
+        assert page.has(predicted(alone).split(" (")[0])
+        compared = why(asked.pick, each, clock=asked.clock)
+        assert compared.difference_us == pytest.approx(sum(term.difference_us for term in compared.terms if term.adds))
+        launch = next(term.b_from for term in compared.terms if term.name == "launch")
+        blocks = each.cluster[0] * each.cluster[1] * along_k
+        assert launch.split(",")[0] == (f"clusters of {blocks}" if blocks > 1 else "no clusters")
 
 
 def test_the_top_of_the_candidates_is_the_beginning_of_all_of_them() -> None:

@@ -244,7 +244,7 @@ class Parts(Family):
             at = int(places[index])
             plan = plans[int(rows[index])]
             plan = plan.with_(blocks=at * plan.cluster, dependent_launch=bool(dependent[index]))
-            plan = finish(index, plan, problem)
+            plan = finish(index, plan, problem).storing(problem.out_dtype)  # which may leave room for more stages
             made = candidate(
                 problem, self._shape(plan, at), raster=Raster(plan.group, "n" if plan.along_n else "m"), plan=plan,
                 terms_us=terms,

@@ -33,8 +33,9 @@ def _reasons(planning: Planning, constants: Calibration) -> Iterator[Finding]:
     yield from bandwidths(problem, pick.tile, cluster, machine)
     yield from of_family(pick, problem, machine)
     if pick.register_split is not None and pick.plan is not None:
-        slabs = pick.plan.shared_parts.get("epilogue slabs", 0)
-        yield constraints.stages(bm, bn, bk, itemsize, pick.stages, gpu, slabs)
+        # Of C on its way out: slabs, and of parts of K what blocks tell and send each other.
+        out = sum(size for name, size in pick.plan.shared_parts.items() if name not in ("stages", "barriers"))
+        yield constraints.stages(bm, bn, bk, itemsize, pick.stages, gpu, out)
         yield constraints.accumulators(bm, bn, pick.consumers, pick.schedule, gpu)
         yield constraints.register_file(pick.consumers, *pick.register_split, gpu)
     yield constraints.edge_waste(problem, bm, bn)

@@ -59,8 +59,8 @@ def tokens_read(problem: Problem, bm: int, bn: int, what: str) -> Finding:
     weights = problem.n * problem.k * size
     share = again / weights if weights else 0.0
     said = (
-        f"{what} holds {bn} rows of weights, so that tokens come {-(-problem.n // bn):,} times from L2, "
-        f"{amount(again)} beside {amount(weights)} of weights: {share:.0%}"
+        f"{what} holds {bn} row{'s' if bn != 1 else ''} of weights, so that tokens come {-(-problem.n // bn):,} times "
+        f"from L2, {amount(again)} beside {amount(weights)} of weights: {share:.0%}"
     )
     return Finding("tokens again", share <= MUCH_READ, share, MUCH_READ, "", said, _TOKENS, hard=False)
 

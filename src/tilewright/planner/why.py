@@ -190,9 +190,10 @@ def _binds(candidate: Candidate) -> str:
 
 
 def _cluster(candidate: Candidate) -> str:
-    blocks = candidate.cluster[0] * candidate.cluster[1]
-    said = f"clusters of {blocks}" if blocks > 1 else "no clusters"
-    return f"clusters of {candidate.split} along K" if candidate.swap_ab and candidate.split > 1 else said
+    blocks, along_k = candidate.cluster[0] * candidate.cluster[1], getattr(candidate.plan, "cluster_k", 1)
+    if blocks == along_k == 1:
+        return "no clusters"
+    return f"clusters of {blocks * along_k}{f', {along_k} along K' if along_k > 1 else ''}"
 
 
 def _waves(candidate: Candidate) -> str:
@@ -214,7 +215,7 @@ def _order(candidate: Candidate) -> str:
 def _epilogue(candidate: Candidate) -> str:
     bm, bn, _ = candidate.tile
     hidden = ", behind another tile's K loop" if candidate.schedule == "pingpong" else ""
-    return f"{candidate.waves:,} tile{'s' if candidate.waves != 1 else ''} of {bm}x{bn} an SM{hidden}"
+    return f"{candidate.waves:,} wave{'s' if candidate.waves != 1 else ''} of tiles of {bm}x{bn}{hidden}"
 
 
 _NOT_TERMS = "what is not in these terms"

@@ -131,13 +131,14 @@ def facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
             f"{candidate.wave_efficiency:.1%} of the places busy; super-rows of {candidate.raster}"
         ),
     )
-    yield (
-        "stages",
-        (
+    staged = candidate.plan is None or "stages" in candidate.plan.shared_parts
+    some = f"{candidate.stages} batch{'es' if candidate.stages != 1 else ''} of loads in registers"
+    if staged:
+        some = (
             f"{candidate.stages} of {held(candidate.stage_bytes)}; {candidate.max_stages} fit, "
             f"{candidate.max_stages_no_epilogue} without the epilogue's buffers"
-        ),
-    )
+        )
+    yield "stages", some
     split = candidate.register_split
     threads = "" if split is None else f" of {split[1]}; {split[0]} for those that load"
     yield "registers", f"{candidate.accumulator_registers_per_thread} accumulators a thread{threads}"
