@@ -74,14 +74,14 @@ class SplitK(Parts):
 
         cut = _cut(parts, blocks)
         offer = self.offered(bases, np.array(rows), cut, problem, machine, dependent, finish)
-        return _with_splits(offer, splits)
+        return _with_parts(offer, parts.tolist())
 
     def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
         """An offer of one plan, as it is."""
         assert isinstance(plan, SplitKPlan)
         blocks = max(1, -(-problem.k // SWIZZLE_ROW))
         cut = _cut(np.array([plan.parts(problem)]), blocks)
-        return _with_splits(self.one(plan, cut, problem, machine), [plan.splits])
+        return _with_parts(self.one(plan, cut, problem, machine), [plan.parts(problem)])
 
 
 def _cut(parts: Ints, blocks: int) -> Cutting:
@@ -94,11 +94,11 @@ def _cut(parts: Ints, blocks: int) -> Cutting:
     return cut
 
 
-def _with_splits(offer: Offer, splits: list[int]) -> Offer:
-    """The candidates with the parts of each."""
+def _with_parts(offer: Offer, parts: list[int]) -> Offer:
+    """The candidates with the parts of each: no more than there are K blocks."""
 
     def make(index: int, terms: dict[str, float], predicted: Predicted) -> Candidate:
-        return replace(offer.make(index, terms, predicted), split=splits[index])
+        return replace(offer.make(index, terms, predicted), split=parts[index])
 
     return replace(offer, make=make)
 
