@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import planner_fitted
 import planner_report
 from ladder_pages import renew
 from typer.testing import CliRunner
@@ -272,6 +273,15 @@ def kernels_block() -> str:
     return "\n".join(lines) + "\n"
 
 
+def fitted_block() -> str:
+    """The fitted constants that the price of each family moves with, its own first."""
+    lines = ["| family | its own | shared | in all |", "| --- | --- | --- | ---: |"]
+    for name, moved in planner_fitted.used(planner_fitted.rows((ROOT / PAGE).read_text("utf-8"))).items():
+        parted = [[f"`{each.name}`" for each in moved if (name in each.owners) == own] for own in (True, False)]
+        lines.append(f"| {name} | {' | '.join(', '.join(part) or '-' for part in parted)} | {len(moved)} |")
+    return "\n".join(lines) + "\n"
+
+
 def accuracy_block() -> str:
     """Predictions beside every configuration that was measured, in groups."""
     records = planner_report.kernels(sorted((ROOT / "results").glob("*_h200.jsonl")))
@@ -285,6 +295,7 @@ MAKERS: dict[str, Maker] = {
     "tiles": tiles_block,
     "constants": constants_block,
     "kernels": kernels_block,
+    "fitted": fitted_block,
     "accuracy": accuracy_block,
 }
 

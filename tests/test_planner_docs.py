@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 import re
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import planner_docs
+import planner_fitted
 import pytest
 from ladder_pages import renew
 from planner_docs import COMMANDS, MAKERS, kept
@@ -18,7 +17,6 @@ from tilewright.plan_decode import MmaPlan
 from tilewright.planner import supply
 from tilewright.planner.calibration import shipped
 from tilewright.planner.families import simt
-from tilewright.planner.family import families
 from tilewright.planner.rank import TIE
 
 PAGE = Path(__file__).resolve().parent.parent / planner_docs.PAGE
@@ -130,29 +128,20 @@ def test_the_commands_of_plan_name_a_gpu() -> None:
 
 
 def test_the_fitted_constants_are_those_of_the_code_and_at_most_three_a_family() -> None:
-    """The table of docs/planner.md, against the modules it names."""
-    rows = re.findall(
-        r"^\| ([\w, ]*) ?\| (?:\[`([\w.]+)`\]\(\S+\)|residual `(\w+)`) \| ([\d.]+) \|", text(), re.MULTILINE
-    )
-    found: dict[str, int] = {}
-    family = ""
-    for named, path, residual, value in rows:
-        family = named.strip() or family
-        for each in family.split(", "):
-            found[each] = found.get(each, 0) + 1
-        if residual:
-            assert shipped("h200").residual(family, residual) == pytest.approx(float(value), abs=5e-3)
+    """The table of docs/planner.md, against the modules it names and the prices that move with them."""
+    fitted = planner_fitted.rows(text())
+    moved = planner_fitted.used(fitted)
+    for each in fitted:
+        if each.residual:
+            assert shipped("h200").residual(each.of, each.residual) == pytest.approx(each.value, abs=5e-3)
         else:
-            assert code_value(path) == float(value), path
-    assert {each.name for each in families()} - set(found) == {"wgmma"}, "which has those of all kernels of tiles"
-    assert max(found.values()) == 3
-    assert sum(found.values()) > 15
-
-
-def code_value(path: str) -> object:
-    """What a path under ``tilewright.planner`` is, such as ``supply.FILL``."""
-    module, *names = re.split(r"\.(?=[A-Z])", path)
-    return operator.attrgetter(".".join(names))(import_module(f"tilewright.planner.{module}"))
+            assert planner_fitted.value_of(each.path) == each.value, each.path
+        assert all(each in moved[name] for name in each.owners), each.name
+        assert any(each in constants for constants in moved.values()), f"{each.name} moves no price"
+    own = {name: [each for each in constants if name in each.owners] for name, constants in moved.items()}
+    assert {name for name, constants in own.items() if not constants} == {"wgmma"}, "which has those of all kernels"
+    assert max(map(len, own.values())) <= 3
+    assert len(fitted) > 15
 
 
 def text() -> str:
