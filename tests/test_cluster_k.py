@@ -170,7 +170,7 @@ def test_one_cluster_to_a_tile_needs_no_workspace() -> None:
     problem = Problem(130, 72, 520, BF16)
     plan = plan_of(cluster_k=4, splits=1)
     assert plan.places(problem) == (0, 0)
-    assert "in 1 parts of 9 K blocks, each by 4 blocks of a cluster, on 20 blocks; 0 MB" in plan.said(problem)
+    assert "in 1 part of 9 K blocks, each by 4 blocks of a cluster, on 20 blocks; no partial sums" in plan.said(problem)
     # A part of two: each of the four blocks leaves its quarter of the tile, and has its own counter.
     two = plan.with_(splits=2)
     needed = two.workspace(problem)

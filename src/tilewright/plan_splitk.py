@@ -114,12 +114,14 @@ class SplitKPlan(PartsPlan):
     def said(self, problem: Problem) -> str:
         """How the work is cut, in words."""
         tiles, parts, blocks = self.cluster_tiles(problem), self.parts(problem), self.grid(problem)[0]
-        left = amount(self.workspace_bytes(problem) if parts > 1 else 0)
         by = f", each by {self.cluster_k} blocks of a cluster," if self.cluster_k > 1 else ""
+        left = "no partial sums"
+        if parts > 1:
+            count = min(self.fan_in or parts, parts)
+            left = f"{amount(self.workspace_bytes(problem))} of partial sums, {count} added up at once"
         return (
             f"{self.tiles_named(tiles)} in {parts} part{'s' * (parts != 1)} of {-(-self.k_blocks(problem) // parts)} K "
-            f"blocks{by} on {blocks} blocks; {left} of partial sums, {min(self.fan_in or parts, parts)} added up at "
-            "once"
+            f"blocks{by} on {blocks} blocks; {left}"
         )
 
     def turns(self, problem: Problem) -> Turns:
