@@ -118,6 +118,7 @@ def test_the_constants_in_the_prose_are_those_of_the_code() -> None:
     assert f"it is the eighth, {supply.under_ring(np.ones(1), np.ones(1))[0]:.2f} times" in page
     assert f"for up to {MmaPlan.most_tokens} rows" in page
     assert (len(simt.TILES), "rung 4 in four tiles" in page) == (4, True)
+    assert (supply.MULTICAST_TRANSPORT, "another block costs half of what one from L2 does" in page) == (0.5, True)
 
 
 def test_the_commands_of_plan_name_a_gpu() -> None:
