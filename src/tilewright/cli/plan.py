@@ -112,7 +112,9 @@ def plan(
         Dimensions | None,
         typer.Option("--tile", parser=dimensions(3, "128x256x64"), metavar="BMxBNxBK", help="Judge this tile instead."),
     ] = None,
-    stages: Annotated[int | None, whole_option("--stages", help="Of --tile; as many as fit when left out.")] = None,
+    stages: Annotated[
+        int | None, whole_option("--stages", help="Of --tile; those of the fastest ring when left out.")
+    ] = None,
     cluster: Annotated[
         Dimensions | None,
         typer.Option("--cluster", parser=dimensions(2, "2x1"), metavar="MxN", help="Blocks of --tile's cluster."),
