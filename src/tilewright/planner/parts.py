@@ -26,7 +26,7 @@ from tilewright.planner.family import Family, Offer
 from tilewright.planner.judgement import Finding
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
-from tilewright.planner.persistent import columns, persistent_work
+from tilewright.planner.persistent import columns, persistent_work, with_stages
 from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
 from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST, SAME_LINES
@@ -151,6 +151,11 @@ class Parts(Family):
         """A tile of 128 x 128, with the reason."""
         plan = base_plan(self.kind, Problem(1, 1, 1, "bf16").dtype, "row", "column", (TILES[2], (1, 1)))
         return candidate(problem, self._shape(plan, machine.sms), rejected=reason)
+
+    def staged(self, candidate: Candidate, stages: int) -> PartsPlan:
+        """With slabs for the epilogue in what the stages leave."""
+        assert isinstance(candidate.plan, PartsPlan)
+        return with_stages(candidate.plan, stages)
 
     def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
         """How the work is cut, and the sums that leaves."""

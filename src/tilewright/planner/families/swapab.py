@@ -57,9 +57,19 @@ def kind_plan(kind: Kind, dtype: DType, a: Layout, b: Layout, aligned: bool = Tr
     least = SwapAbPlan(
         dtype, tokens, weights, depth, aligned, a, b, stages=2, cluster_k=cluster, blocks=cluster * per_sm
     )
-    room = (SHARED_LIMIT + RESERVED) // per_sm - RESERVED
     rest = least.shared_bytes - 2 * (least.stage_bytes + 16)
-    return replace(least, stages=(room - rest) // (least.stage_bytes + 16))
+    stages = (_room(per_sm) - rest) // (least.stage_bytes + 16)
+    if stages < 2:
+        raise UsageError(
+            f"{least.of}: two stages take {least.shared_bytes} bytes of shared memory; {per_sm} blocks an SM have "
+            f"{_room(per_sm)} each"
+        )
+    return replace(least, stages=stages)
+
+
+def _room(per_sm: int) -> int:
+    """Bytes of shared memory that each of so many blocks on an SM has."""
+    return (SHARED_LIMIT + RESERVED) // per_sm - RESERVED
 
 
 @dataclass(frozen=True)
@@ -124,6 +134,18 @@ class SwapAb(Family):
         per_sm = -(-clusters // machine.places(plan.cluster_k))
         found = _table([plan], [per_sm])
         return self._offered(found, np.array([clusters]), problem, machine, np.array([plan.dependent_launch]))
+
+    def staged(self, candidate: Candidate, stages: int) -> SwapAbPlan:
+        """With as many blocks an SM as the candidate has."""
+        plan = candidate.plan
+        assert isinstance(plan, SwapAbPlan)
+        found, per_sm = plan.with_(stages=stages), self._per_sm(plan)
+        if self._per_sm(found) < per_sm:
+            raise UsageError(
+                f"{plan.of}: {stages} stages take {found.shared_bytes} bytes of shared memory; {per_sm} blocks an SM "
+                f"have {_room(per_sm)} each"
+            )
+        return found
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """Every legal kind."""

@@ -32,6 +32,7 @@ from tilewright.planner.persistent import (
     columns,
     k_should_alternate,
     persistent_work,
+    with_stages,
 )
 from tilewright.planner.raster import Floats, Ints, Order, columns_of
 from tilewright.planner.terms import Estimate, Work, least_bytes_raster, useful_share
@@ -232,6 +233,11 @@ class Wgmma(Family):
         nothing: LazySequence[Candidate] = LazySequence(0, lambda _: make(0, {}, Predicted(0, 0, 0, 0)))
         ties = np.zeros((1, 1), dtype=np.int64)
         return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, nothing, SPREAD)
+
+    def staged(self, candidate: Candidate, stages: int) -> TensorPlan:
+        """With slabs for the epilogue in what the stages leave."""
+        assert isinstance(candidate.plan, TensorPlan)
+        return with_stages(candidate.plan, stages)
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """All legal kinds of the problem's dtype and layouts, a lone block's with the ring and slabs of either rule."""
