@@ -321,6 +321,9 @@ def _kernel(choice: Choice) -> Finding:
         return Finding("kernel", False, 0.0, 1, "kernels", choice.unfit, "tilewright.planner.families")
     if choice.other is not None:
         said = f"family {choice.other.family} has it, {_whose(choice.other.plan)} kernel"
+        family = family_of(choice.other)
+        unlisted = None if family is None else family.unlisted(choice.tile, choice.problem)
+        said += "" if unlisted is None else f"; it is no candidate: {unlisted}"
         return Finding("kernel", True, 1.0, 1, "kernels", said, "tilewright.planner.families")
     refusal = choice.refusal
     said = refusal or f"rung {LAST} has a kernel of it"

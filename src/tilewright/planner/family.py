@@ -102,6 +102,10 @@ class Family(ABC):
         """Plans of a tile that it can compute a problem with and that are no candidates: others are never slower."""
         yield from ()
 
+    def unlisted(self, tile: tuple[int, int, int], problem: Problem) -> str | None:
+        """Why a tile of ``kernels`` is no candidate, in a sentence; None of one that is."""
+        return None
+
     @abstractmethod
     def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
         """A candidate that stands for the family where it refuses a problem."""
