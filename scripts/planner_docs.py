@@ -75,7 +75,7 @@ COMMANDS: dict[str, tuple[Shown, ...]] = {
     ),
     "small": (_judged(_CUBE, "64x64x64", MISTAKES, BETTER),),
     "bk": (_judged(_CUBE, "128x128x64", "stages", "swizzle row"),),
-    "bk_mistake": (_judged(_CUBE, "128x128x128", "stages", "swizzle row", "kernel", MISTAKES),),
+    "bk_mistake": (_judged(_CUBE, "128x256x128", "stages", "swizzle row", "kernel", MISTAKES),),
     "walls": (_judged(_CUBE, "128x256x64 --stages 4", *_REGISTERS, "register file"),),
     "too_large": (_judged(_CUBE, "256x256x64 --stages 3", *_REGISTERS, "kernel", MISTAKES, BETTER),),
     "sixteen": (

@@ -235,14 +235,14 @@ def test_a_tile_is_judged_as_it_was_asked(judged: list[dict[str, Any]], tmp_path
     assert "fits: 108.0 us sustained" in done.stdout
     path = tmp_path / "page.html"
     options = ("--stages", "4", "--cluster", "2x1", "--schedule", "pingpong", "--consumers", "2", "--clock", "burst")
-    run(*question, "--tile", "128X192x64", *options, "--html", str(path), "--picture")
+    run(*question, "--tile", "128X192x64", *options, "--top", "1", "--html", str(path), "--picture")
     assert Structure(path.read_text()).has("fits: 108.0 us sustained")
     assert json.loads(run(*question, "--tile", "64x64x64", "--json").stdout) == judgement().to_dict()
     first, second, third = judged
     common = {"problem": first["problem"], "gpu": "h200", "sms": None, "pdl": False, "calibration": None}
     assert first == {**common, "tile": (128, 256, 64), "clock": "sustained"}
     chosen = {"stages": 4, "cluster": (2, 1), "schedule": "pingpong", "consumers": 2}
-    assert second == {**common, "tile": (128, 192, 64), "clock": "burst", **chosen}
+    assert second == {**common, "tile": (128, 192, 64), "clock": "burst", "top": 1, **chosen}
     assert third["tile"] == (64, 64, 64)
     assert (first["problem"].m, first["problem"].b_layout) == (4096, "column")
 
@@ -301,6 +301,7 @@ def test_a_judgement_fits_the_terminal(columns: int) -> None:
         (["8", "8", "8", "--tile", "8x8x8", "--cluster", "2"], "'2' is not 2 whole numbers above 0"),
         (["8", "8", "8", "--tile", "8x8x8", "--schedule", "turns"], "'cooperative', 'pingpong'"),
         (["8", "8", "8", "--tile", "8x8x8", "--why", "1", "2"], "give one of them"),
+        (["8", "8", "8", "--tile", "8x8x8", "--all"], "--all shows every candidate; give one of them"),
         (["8", "8", "8", "--stages", "4"], "--stages is of a tile of one's own; add --tile"),
         (["8", "8", "8", "--cluster", "2x1"], "--cluster is of a tile"),
         (["8", "8", "8", "--schedule", "pingpong"], "--schedule is of a tile"),

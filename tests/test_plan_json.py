@@ -15,7 +15,9 @@ from plan_cases import CANDIDATE_KEYS, PLANNING_KEYS, candidate, planning, tenso
 from strategies import problems
 
 import tilewright
+from tilewright import ladder
 from tilewright.errors import UsageError
+from tilewright.plan_base import Plan
 from tilewright.plan_splitk import SplitKPlan
 from tilewright.planner.candidate import Candidate, Predicted, Raster
 from tilewright.planner.planning import Planning
@@ -26,6 +28,7 @@ from tilewright.report.plan_words import explained, predicted
 from tilewright.roofline import amount, held, number
 
 whole = st.integers(0, 2**40)
+counted = st.integers(1, 2**40)
 real = st.floats(0, 1e12)
 
 
@@ -36,8 +39,8 @@ def candidates(draw: st.DrawFn) -> Candidate:
     times = None if rejected else Predicted(*(draw(real) for _ in range(4)))
     return Candidate(
         family=draw(st.text(min_size=1)),
-        tile=draw(st.tuples(whole, whole, whole)),
-        cluster=draw(st.tuples(whole, whole)),
+        tile=draw(st.tuples(counted, counted, counted)),
+        cluster=draw(st.tuples(counted, counted)),
         schedule=draw(st.sampled_from(["cooperative", "pingpong", "simt"])),
         raster=Raster(draw(st.integers(1, 99)), draw(st.sampled_from(["m", "n"]))),
         tail=draw(st.sampled_from(["whole", "half"])),
@@ -53,11 +56,13 @@ def candidates(draw: st.DrawFn) -> Candidate:
         **{
             name: draw(whole)
             for name in (
-                "stages", "max_stages", "max_stages_no_epilogue", "consumers", "operand_traffic_bytes",
+                "stages", "max_stages", "max_stages_no_epilogue", "operand_traffic_bytes",
                 "operand_traffic_bytes_multicast", "stage_bytes", "shared_bytes", "accumulator_registers_per_thread",
-                "tiles", "waves", "split",
+                "tiles", "waves",
             )
         },
+        consumers=draw(counted),
+        split=draw(counted),
     )  # fmt: skip
 
 
@@ -196,6 +201,12 @@ def test_a_comparison_comes_back_from_its_json() -> None:
         ({"tile": "128x256x64"}, "candidate field 'tile'"),
         ({"stages": 4.5}, "candidate field 'stages' is 4.5; a whole number is possible"),
         ({"stages": True}, "candidate field 'stages' is True"),
+        ({"stages": -4}, "'stages' is -4; a whole number, 0 or more, is possible"),
+        ({"tile": [128, -256, 64]}, r"'tile' is \[128, -256, 64\]; a whole number above 0"),
+        ({"split": 0}, "'split' is 0; a whole number above 0"),
+        ({"wave_efficiency": -0.5}, "'wave_efficiency' is -0.5; a number, 0 or more, is possible"),
+        ({"raster": {"group": 0}}, "raster field 'group' is 0; a whole number above 0"),
+        ({"predicted_us": {"burst": -1.0}}, "predicted_us field 'burst' is -1.0; a number, 0 or more"),
         ({"schedule": "turns"}, "'schedule' is 'turns'; cooperative, pingpong, simt, gemv, mma are possible"),
         ({"raster": {"group": 1, "along": "k"}}, "raster field 'along' is 'k'; m, n are possible"),
         ({"raster": 8}, "a raster is 8"),
@@ -221,6 +232,8 @@ def test_what_is_no_planning_is_a_sentence() -> None:
         ({"candidates": "none"}, "'candidates' is 'none'; a list is possible"),
         ({"regime": "tired"}, "'regime' is 'tired'; compute, L2"),
         ({"clock": "wall"}, "'clock' is 'wall'; sustained, burst"),
+        ({"sms": -3}, "planning field 'sms' is -3; a whole number above 0 is possible"),
+        ({"clock_mhz": 0}, "planning field 'clock_mhz' is 0; a number above 0 is possible"),
     ):
         with pytest.raises(UsageError, match=says):
             Planning.from_dict({**good, **changes})
@@ -228,6 +241,16 @@ def test_what_is_no_planning_is_a_sentence() -> None:
         Planning.from_dict({name: value for name, value in good.items() if name != "gpu"})
     with pytest.raises(UsageError, match="it must be an object"):
         Planning.from_dict([])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [0, 3, 5, 11])
+def test_a_plan_with_a_number_below_0_is_none(number: int) -> None:
+    rung = ladder.rung(number)
+    good = rung.plan(rung.dtypes[0]).to_dict()
+    for name, value in good.items():
+        if type(value) is int and name != "rung":
+            with pytest.raises(UsageError, match="-4"):  # some say it of a tile or a team
+                Plan.from_dict({**good, name: -4})
 
 
 @given(st.integers(1, 4096), st.integers(1, 4096))

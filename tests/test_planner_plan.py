@@ -112,7 +112,8 @@ def test_candidates_write_what_is_asked_for(dtype: str, out: str) -> None:
     for m in (1, 8, 2048):
         planning = tilewright.plan(m, 2048, 2048, dtype=dtype, layout="rc", out_dtype=out, gpu="h200")
         same = tilewright.plan(m, 2048, 2048, dtype=dtype, layout="rc", gpu="h200")
-        assert len(planning.ranked) == len(same.ranked)
+        # A lone block's ring gives up a stage for slabs, which C in fp32 has none of.
+        assert 0 <= len(same.ranked) - len(planning.ranked) < (40 if out == "fp32" else 1)
         for each in planning.ranked[:: max(1, len(planning.ranked) // 100)]:
             families.add(each.family)
             assert each.plan is not None

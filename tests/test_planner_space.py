@@ -54,7 +54,10 @@ def test_every_legal_kind_is_a_candidate(dtype: DType, layout: str) -> None:
     twins = [kind(each) for each in planning.rejected if "no tile is cut" in str(each.rejected)]
     assert len(legal) > 150
     assert {*ranked, *twins} == legal
-    assert len(ranked) + len(twins) == len(legal), "each once"
+    assert len({*ranked, *twins}) == len(set(ranked)) + len(twins), "each once"
+    rings = Counter((kind(each), each.stages) for each in main_kernels(planning))
+    assert set(rings.values()) == {1}
+    assert {each[-2] for each, count in Counter(ranked).items() if count > 1} == {(1, 1)}
     # A half tail that cuts nothing is the kernel without one, which is ranked.
     assert twins
     assert {(*twin[:-1], "whole") for twin in twins} <= set(ranked)
@@ -78,7 +81,7 @@ def test_what_is_no_candidate_is_rejected_with_the_sentence_of_the_plan() -> Non
     planning = tilewright.plan(4096, 4096, 4096, layout="rc", gpu="h200")
     rejected = [each for each in planning.rejected if each.family == "wgmma"]
     space = len(TILES) * len(TEAMS) * len(CLUSTER_SHAPES) * 2
-    assert len(rejected) + len(main_kernels(planning)) == space
+    assert len(rejected) + len({kind(each) for each in main_kernels(planning)}) == space
     assert all(each.rejected and each.plan is None and each.predicted_us is None for each in rejected)
     square = next(each for each in rejected if each.tile[:2] == (256, 256) and each.consumers == 2)
     assert "takes 256 accumulators and about 40 other registers" in str(square.rejected)
@@ -113,24 +116,27 @@ def test_a_candidates_plan_is_what_the_candidate_says(m: int, n: int, k: int, la
 
 
 def test_stages_are_as_many_as_fit() -> None:
-    """Or as many as the space has; or one fewer for the epilogue where nothing waits for it."""
-    given_up: Counter[tuple[int, ...]] = Counter()
+    """Or as many as the space has; of a lone block also one fewer, whose room holds all of C, with its own price."""
+    rings: dict[tuple[object, ...], list[Candidate]] = {}
     for candidate in main_kernels(tilewright.plan(4096, 4096, 4096, layout="rc", gpu="h200")):
-        plan = candidate.plan
-        assert isinstance(plan, TensorPlan)
-        if candidate.stages == MOST_STAGES:
-            continue
-        with pytest.raises(UsageError, match="shared memory"):
-            plan.with_(stages=plan.stages + 1)
-        least = plan.with_(epilogue_slabs=min(2, plan.epilogue_slabs), stages=2)
-        most = (SHARED_LIMIT - least.shared_bytes) // (plan.tile_bytes + 16) + 2
-        if min(most, MOST_STAGES) > plan.stages:
-            given_up[candidate.tile] += 1
-            assert candidate.cluster == (1, 1)
+        rings.setdefault(kind(candidate), []).append(candidate)
+    for found in rings.values():
+        plans = [each.plan for each in found]
+        assert all(isinstance(plan, TensorPlan) for plan in plans)
+        deep, *fewer = sorted((plan for plan in plans if isinstance(plan, TensorPlan)), key=lambda plan: -plan.stages)
+        if deep.stages < MOST_STAGES:
+            with pytest.raises(UsageError, match="shared memory"):
+                deep.with_(stages=deep.stages + 1, epilogue_slabs=min(2, deep.epilogue_slabs))
+        for plan in fewer:
+            assert (plan.stages, plan.cluster) == (deep.stages - 1, 1)
             assert (plan.stages - 1) * plan.bm * plan.bn * plan.bk / 2048 >= COVER_CLK
             tile = plan.bm // 64 * plan.bn // plan.epilogue_columns // (1 if plan.pingpong else plan.consumers)
-            assert plan.epilogue_slabs == min(tile, MOST_SLABS)
-    assert given_up[(128, 256, 64)] == 1
+            assert plan.epilogue_slabs == min(tile, MOST_SLABS) > deep.epilogue_slabs
+    (wide,) = (found for key, found in rings.items() if key == (128, 256, 2, "cooperative", (1, 1), "whole"))
+    assert {each.stages for each in wide} == {3, 4}
+    # and a tile without stages has those of the faster ring
+    judged = tilewright.judge(4096, 4096, 4096, layout="rc", gpu="h200", tile=(128, 256, 64))
+    assert judged.candidate == wide[0]
 
 
 def test_buffers_of_the_plans_that_were_measured() -> None:

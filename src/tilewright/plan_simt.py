@@ -16,7 +16,7 @@ class SimtPlan(Plan):
     ``tm x tn`` are the outputs one thread keeps in registers (0: none), ``warps_m x warps_n`` the arrangement of its
     warps over the tile (0: not used). ``pad`` elements follow each row of the transposed A tile. ``stages`` counts
     buffers of a tile in shared memory (0: no shared memory). ``swapped`` and ``interleaved`` choose between a thread
-    map and the mistake it is shown beside. Raises ``UsageError`` for column-major operands.
+    map and the mistake it is shown beside. Raises ``UsageError`` for column-major operands and for negative counts.
     """
 
     tm: int = 0
@@ -30,6 +30,12 @@ class SimtPlan(Plan):
     interleaved: bool = True
 
     def __post_init__(self) -> None:
+        least = dict.fromkeys(("bm", "bn", "bk", "threads", "blocks_per_sm"), 1)
+        least |= dict.fromkeys(("tm", "tn", "warps_m", "warps_n", "stages", "pad"), 0)
+        for name, count in least.items():
+            value = getattr(self, name)
+            if type(value) is int and value < count:
+                raise UsageError(f"rung {self.rung}: {name} is {value}; it is {count} or more")
         for name, layout in (("A", self.a_layout), ("B", self.b_layout)):
             if layout != "row":
                 raise UsageError(

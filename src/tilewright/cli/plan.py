@@ -100,7 +100,12 @@ def plan(
     calibration: Annotated[
         Path | None, typer.Option("--calibration", help="Constants of a GPU, from `tilewright calibrate --out FILE`.")
     ] = None,
-    top: Annotated[int, whole_option("--top", help="Candidates to show.")] = DEFAULT_TOP,
+    top: Annotated[
+        int | None,
+        whole_option(
+            "--top", help=f"Candidates to show, {DEFAULT_TOP} when left out; with --tile of those that are better, 3."
+        ),
+    ] = None,
     all: Annotated[
         bool, typer.Option("--all", help="Show every candidate, and the rejected ones with the reason.")
     ] = False,
@@ -112,7 +117,9 @@ def plan(
         Dimensions | None,
         typer.Option("--tile", parser=dimensions(3, "128x256x64"), metavar="BMxBNxBK", help="Judge this tile instead."),
     ] = None,
-    stages: Annotated[int | None, whole_option("--stages", help="Of --tile; as many as fit when left out.")] = None,
+    stages: Annotated[
+        int | None, whole_option("--stages", help="Of --tile; those of the fastest ring when left out.")
+    ] = None,
     cluster: Annotated[
         Dimensions | None,
         typer.Option("--cluster", parser=dimensions(2, "2x1"), metavar="MxN", help="Blocks of --tile's cluster."),
@@ -136,18 +143,21 @@ def plan(
 
     problem = Problem(m, n, k, dtype, None, *layout, lda, ldb, ldc)
     given = {"--stages": stages, "--cluster": cluster, "--consumers": consumers, "--schedule": schedule}
-    if top < 1:
+    if top is not None and top < 1:
         raise UsageError(f"--top is {top}; at least 1 candidate is shown")
     on: dict[str, Any] = {"gpu": gpu, "sms": sms, "clock": clock, "pdl": pdl, "calibration": _calibration(calibration)}
     if tile is None:
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{name} is of a tile of one's own; add --tile, such as --tile 128x256x64")
-        _plan(problem, on, top, all, why, picture, html, json)
+        _plan(problem, on, top or DEFAULT_TOP, all, why, picture, html, json)
         return
     if why is not None:
         raise UsageError("--tile judges one tile and --why compares two candidates; give one of them")
-    chosen = {name.removeprefix("--"): value for name, value in given.items() if value is not None}
+    if all:
+        raise UsageError("--tile judges one tile and --all shows every candidate; give one of them")
+    named = {**given, "--top": top}
+    chosen = {name.removeprefix("--"): value for name, value in named.items() if value is not None}
     _judge(problem, on, {"tile": tuple(tile), **chosen}, picture, html, json)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -18,14 +19,14 @@ from tilewright.planner.candidate import Candidate, Schedule
 from tilewright.planner.family import families, family_of, priced
 from tilewright.planner.judgement import Finding
 from tilewright.planner.machine import Machine
+from tilewright.planner.persistent import SLABS
 from tilewright.planner.planning import Planning
+from tilewright.planner.rank import TIE
+from tilewright.planner.why import time_us
 from tilewright.problem import Problem
 from tilewright.roofline_tensor import WARPGROUP_ROWS
 
 FAMILY = "wgmma"
-# Slabs of C that a kernel is tried with, as columns and count for a consumer: the planner's rule first prefers two, so
-# that one drains while the next is filled, then width.
-_SLABS = ((64, 2), (32, 2), (64, 1), (32, 1), (16, 2), (16, 1))  # the last is the least that an epilogue needs
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Choice:
 
     ``registers`` are those of a loading and of a multiplying thread; the epilogue has ``slabs`` a consumer, 64 rows by
     ``columns`` each. ``other`` is the kernel that another family has of a tile that the main kernel has not, or for a
-    problem that it refuses: then team, registers and slabs mean nothing.
+    problem that it refuses: then registers and slabs mean nothing. ``unfit`` says why that kernel is not as it was
+    asked for.
     """
 
     problem: Problem
@@ -49,6 +51,7 @@ class Choice:
     slabs: int = 1
     half_tail: bool = False
     other: Candidate | None = None
+    unfit: str | None = None
 
     @property
     def epilogue_bytes(self) -> int:
@@ -103,28 +106,107 @@ def choose(
 ) -> tuple[Choice, Candidate | None]:
     """The choice with what was left open filled in, and its kernel with a time, None where there is none.
 
-    What is left open is the planner's own: of its candidates with this tile and cluster the fastest. Where it has none,
-    it is two warpgroups, one for fewer than 128 rows, with as many stages as fit beside the least epilogue. No kernel
-    has such a tile: the planner's candidates are all that are legal.
+    What is left open is the planner's own: of its candidates with this tile and cluster the fastest. Where no family
+    has such a tile, it is two warpgroups, one for fewer than 128 rows, with as many stages as fit beside the least
+    epilogue.
     """
-    refused = _refused(planning.problem) is not None
-    for rank, own in enumerate(planning.ranked):
-        same = (own.tile, own.cluster) == (tile, cluster) and consumers in (None, own.consumers)
-        if not same or schedule not in (None, own.schedule):
+    every = _of_tile(planning, machine, tile)
+    kernels = [
+        each
+        for each in every
+        if each.cluster == cluster and consumers in (None, each.consumers) and schedule in (None, each.schedule)
+    ]
+    # Of tiles that the main kernel has it is asked, unless a kernel of another kind has it as the pick; of teams and
+    # clusters that it has not the branches are, not the rungs before it.
+    if any(each.family == FAMILY for each in every):
+        kernels = [each for each in kernels if each.family == FAMILY or isinstance(each.plan, BranchPlan)]
+    main = [each for each in kernels if each.family == FAMILY]
+    best = bool(kernels) and kernels[0] is planning.ranked[0] and kernels[0].register_split is None
+    if main and not best:
+        kernels = main
+    if not kernels:
+        if every and all(each.family != FAMILY for each in every):
+            return _of_another_team(planning, machine, every, stages, cluster, consumers, schedule), None
+        return _without_kernel(planning, machine, tile, stages, cluster, consumers, schedule), None
+    found, unfit = (kernels[0], None) if stages is None else _with_stages(planning, machine, kernels, stages)
+    own = found or kernels[0]
+    if own.family != FAMILY:
+        return _choice_of_other(planning, machine, own, stages or own.stages, unfit), found
+    made = _choice_of(planning, machine, own)
+    return (made if found else replace(made, stages=stages or 0, columns=16, slabs=1)), found
+
+
+def _of_tile(planning: Planning, machine: Machine, tile: tuple[int, int, int]) -> list[Candidate]:
+    """The kernels of a tile, the fastest first: candidates, or where none is those that a family lists no tile of."""
+    found = [each for each in planning.ranked if each.tile == tile]
+    if found or not planning.ranked:
+        return found
+    problem = planning.problem
+    plans = (
+        plan for each in families() if each.refusal(problem) is None for plan in each.kernels(tile, problem, machine)
+    )
+    more = [priced(plan, problem, machine, planning.clock) for plan in plans]
+    return sorted(more, key=lambda each: time_us(each, planning.clock))
+
+
+def _with_stages(
+    planning: Planning, machine: Machine, kernels: Sequence[Candidate], stages: int
+) -> tuple[Candidate | None, str | None]:
+    """The fastest of the kernels with other stages; None and the reason of the one with most room where none has them.
+
+    Of times that differ by less than ``TIE`` the first's.
+    """
+    found: list[Candidate] = []
+    reasons: dict[int, str] = {}
+    for each in kernels:
+        family = family_of(each)
+        assert family is not None
+        try:
+            plan = None if each.stages == stages else family.staged(each, stages)
+        except UsageError as error:
+            reasons.setdefault(each.max_stages, str(error))
             continue
-        found = own if stages in (None, own.stages) else None
-        if own.family != FAMILY:
-            # Of tiles that the main kernel might have it is asked, unless a kernel of another kind has it as the pick.
-            best = rank == 0 and own.register_split is None
-            if found is not None and (refused or best or tile[0] % WARPGROUP_ROWS):
-                made = Choice(planning.problem, machine, tile, own.stages, cluster, own.consumers, own.schedule, (0, 0))
-                return replace(made, other=own), own
-            continue
-        if found is None and stages is not None:
-            found = _with_stages(planning, machine, own, stages)
-        if found is not None:
-            return _choice_of(planning, machine, found), found
-        return replace(_choice_of(planning, machine, own), stages=stages or 0, columns=16, slabs=1), None
+        found.append(each if plan is None else priced(plan, planning.problem, machine, planning.clock))
+    if not found:
+        return None, reasons[max(reasons)]
+    return min(found, key=lambda each: math.floor(math.log(time_us(each, planning.clock)) / TIE)), None
+
+
+def _choice_of_other(
+    planning: Planning, machine: Machine, own: Candidate, stages: int, unfit: str | None = None
+) -> Choice:
+    return Choice(
+        planning.problem, machine, own.tile, stages, own.cluster, own.consumers, own.schedule, (0, 0), other=own,
+        unfit=unfit,
+    )  # fmt: skip
+
+
+def _of_another_team(
+    planning: Planning, machine: Machine, every: Sequence[Candidate], stages: int | None, cluster: tuple[int, int],
+    consumers: int | None, schedule: Schedule | None,
+) -> Choice:  # fmt: skip
+    """Of a tile whose kernels have other clusters or teams than is asked for: the fastest, and what there is."""
+    teams = {
+        f"{each.consumers} warpgroup{'' if each.consumers == 1 else 's'}, {each.schedule}, "
+        f"cluster {each.cluster[0]}x{each.cluster[1]} ({each.family})"
+        for each in every
+    }
+    bm, bn, bk = every[0].tile
+    made = _choice_of_other(planning, machine, every[0], stages or every[0].stages)
+    return replace(
+        made,
+        cluster=cluster,
+        consumers=consumers or made.consumers,
+        schedule=schedule or made.schedule,
+        unfit=f"{bm}x{bn}x{bk} has kernels of {'; '.join(sorted(teams))}, and no others",
+    )
+
+
+def _without_kernel(
+    planning: Planning, machine: Machine, tile: tuple[int, int, int], stages: int | None, cluster: tuple[int, int],
+    consumers: int | None, schedule: Schedule | None,
+) -> Choice:  # fmt: skip
+    """As the main kernel would have a tile that none has."""
     count, pingpong, *registers = _team(tile, consumers, schedule)
     asked = Choice(
         planning.problem, machine, tile, 0, cluster, count, "pingpong" if pingpong else "cooperative",
@@ -134,21 +216,11 @@ def choose(
         stage = roofline.k_step_bytes(*tile, planning.problem.dtype.itemsize)
         fit = constraints.stages_that_fit(int(stage.value), machine.gpu, asked.epilogue_bytes)
         stages = max(constraints.LEAST_STAGES, min(fit, MOST_STAGES))
-    for columns, slabs in _SLABS:
+    for columns, slabs in SLABS:
         asked = replace(asked, stages=stages, columns=columns, slabs=slabs)
         if asked.refusal is None:
             break  # a C without elements has no candidate, and so no time
-    return asked, None
-
-
-def _with_stages(planning: Planning, machine: Machine, own: Candidate, stages: int) -> Candidate | None:
-    """The kernel with other stages, and slabs for the epilogue in what they leave; None where none has them."""
-    assert isinstance(own.plan, TensorPlan)
-    for columns, slabs in ((own.plan.epilogue_columns, own.plan.epilogue_slabs), *_SLABS):
-        with suppress(UsageError):
-            plan = own.plan.with_(stages=stages, epilogue_columns=columns, epilogue_slabs=slabs)
-            return priced(plan, planning.problem, machine, planning.clock)
-    return None
+    return asked
 
 
 def _choice_of(planning: Planning, machine: Machine, own: Candidate) -> Choice:
@@ -182,7 +254,8 @@ def _findings(choice: Choice) -> Iterator[Finding]:
     if choice.other is not None:
         if problem.dtype != FP32 and _refused(problem) is not None:
             yield replace(constraints.tma_lines(problem), hard=False)  # why it is not the main kernel's
-        yield from of_family(choice.other, problem, machine)
+        if choice.unfit is None:
+            yield from of_family(choice.other, problem, machine)
         yield constraints.waves(problem, bm, bn, cluster, choice.places)
         yield constraints.edge_waste(problem, bm, bn)
         yield _kernel(choice)
@@ -244,8 +317,13 @@ def _whose(plan: Plan | None) -> str:
 
 def _kernel(choice: Choice) -> Finding:
     """The verdict of the plan itself, which knows all that a kernel of this project cannot have."""
+    if choice.unfit is not None:
+        return Finding("kernel", False, 0.0, 1, "kernels", choice.unfit, "tilewright.planner.families")
     if choice.other is not None:
         said = f"family {choice.other.family} has it, {_whose(choice.other.plan)} kernel"
+        family = family_of(choice.other)
+        unlisted = None if family is None else family.unlisted(choice.tile, choice.problem)
+        said += "" if unlisted is None else f"; it is no candidate: {unlisted}"
         return Finding("kernel", True, 1.0, 1, "kernels", said, "tilewright.planner.families")
     refusal = choice.refusal
     said = refusal or f"rung {LAST} has a kernel of it"

@@ -13,7 +13,7 @@ from functools import lru_cache
 from tilewright import roofline, roofline_tensor
 from tilewright.errors import UsageError
 from tilewright.gpu import GpuSpec, clusters_that_fit
-from tilewright.plan_grid import LONGEST_BOX
+from tilewright.plan_grid import LONGEST_BOX, TILE_ROWS
 from tilewright.plan_registers import SPARE_REGISTERS
 from tilewright.plan_tensor import (
     LARGEST_CLUSTER,
@@ -278,8 +278,8 @@ def edge_waste(problem: Problem, bm: int, bn: int) -> Finding:
 
 
 def rows_of_m(problem: Problem, bm: int) -> Finding:
-    """Whether the rows of C fill a tile, or all but an instruction's worth of it."""
-    least = max(1, math.ceil(problem.m / WARPGROUP_ROWS)) * WARPGROUP_ROWS
+    """Whether a tile has no more rows than the least, of those there are, that all of C's fit into."""
+    least = next((rows for rows in TILE_ROWS if rows >= problem.m), bm)
     said = f"C has {number(problem.m)} rows for tiles of {bm}"
     if bm > least:
         said += f": {number(bm - problem.m)} of a tile's rows are multiplied for nothing, {least} rows would do"

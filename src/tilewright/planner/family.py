@@ -91,6 +91,21 @@ class Family(ABC):
         """What limits one of its candidates, beyond what holds of any tile; nothing where the family has none."""
         yield from ()
 
+    def staged(self, candidate: Candidate, stages: int) -> Plan:
+        """The plan of one of its candidates with other stages.
+
+        Raises ``UsageError`` with the reason where no kernel has them.
+        """
+        raise UsageError(f"family {self.name}: its kernels have no ring whose stages could be {stages}")
+
+    def kernels(self, tile: tuple[int, int, int], problem: Problem, machine: Machine) -> Iterator[Plan]:
+        """Plans of a tile that it can compute a problem with and that are no candidates: others are never slower."""
+        yield from ()
+
+    def unlisted(self, tile: tuple[int, int, int], problem: Problem) -> str | None:
+        """Why a tile of ``kernels`` is no candidate, in a sentence; None of one that is."""
+        return None
+
     @abstractmethod
     def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
         """A candidate that stands for the family where it refuses a problem."""

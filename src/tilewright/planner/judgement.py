@@ -91,7 +91,9 @@ class Judgement:
 
     @property
     def label(self) -> str:
-        """A short name, as a candidate's."""
+        """A short name: of a kernel's its candidate's."""
+        if self.candidate is not None:
+            return self.candidate.label
         bm, bn, bk = self.tile
         return f"{bm}x{bn}x{bk} s{self.stages} {self.cluster[0]}x{self.cluster[1]} {self.schedule}"
 

@@ -14,7 +14,7 @@ from tilewright.plan_branch import BranchPlan
 from tilewright.plan_registers import SPARE_REGISTERS
 from tilewright.planner import constraints
 from tilewright.planner.candidate import Candidate
-from tilewright.planner.choice import Choice
+from tilewright.planner.choice import FAMILY, Choice
 from tilewright.planner.judgement import Finding, Mistake
 from tilewright.planner.planning import Planning
 from tilewright.roofline import number
@@ -43,11 +43,31 @@ def _registers_forgotten(choice: Choice, found: Found, own: Candidate | None, pl
     room = choice.registers[1] - SPARE_REGISTERS
     sharing = constraints.sharing(choice.consumers, choice.schedule)
     most = room * sharing * roofline_tensor.WARPGROUP_THREADS
+    columns, widest = most // bm // 16 * 16, _widest(choice, planning)
+    held = f"with {room} registers a thread for C {sharing * 128} threads hold {number(most)} values: at {bm} rows"
+    if widest == columns:
+        instead = f"{held} {columns} columns, not {bn}"
+    elif widest:
+        instead = f"{held} {columns} columns, not {bn}; the widest such kernel has {widest}"
+    elif planning.ranked:
+        instead = f"{planning.ranked[0].label}: no kernel has {bm} rows for such a team"
+    else:
+        return None
     return Mistake(
-        "sized by shared memory alone",
-        f"{choice.stages} stages fit, but C does not: {broken.sentence}",
-        f"with {room} registers a thread for C {sharing * 128} threads hold {number(most)} values: at {bm} rows "
-        f"{most // bm // 16 * 16} columns, not {bn}",
+        "sized by shared memory alone", f"{choice.stages} stages fit, but C does not: {broken.sentence}", instead
+    )
+
+
+def _widest(choice: Choice, planning: Planning) -> int:
+    """Columns of the widest tile of as many rows that the main kernel has with the same team and cluster; 0 of none."""
+    asked = (FAMILY, choice.tile[0], choice.consumers, choice.schedule, choice.cluster)
+    return max(
+        (
+            each.tile[1]
+            for each in planning.ranked
+            if (each.family, each.tile[0], each.consumers, each.schedule, each.cluster) == asked
+        ),
+        default=0,
     )
 
 
@@ -56,7 +76,7 @@ def _epilogue_forgotten(choice: Choice, found: Found, own: Candidate | None, pla
     gpu = choice.machine.gpu
     alone = constraints.stages_that_fit(int(stage.value), gpu)
     most = constraints.stages_that_fit(int(stage.value), gpu, choice.epilogue_bytes)
-    if not most < choice.stages <= alone:
+    if not constraints.LEAST_STAGES <= most < choice.stages <= alone:
         return None
     return Mistake(
         "all shared memory for stages",
@@ -137,8 +157,8 @@ def _too_small(choice: Choice, found: Found, own: Candidate | None, planning: Pl
     l2, hbm = found.get("L2 bandwidth"), found.get("HBM bandwidth")
     if l2 is None or hbm is None or l2.ok or not hbm.ok or not planning.ranked:
         return None
-    if own is not None and own.terms_us["l2"] <= own.terms_us["tensor"]:
-        return None  # at the clock that power leaves, L2 keeps up
+    if own is None or own.terms_us["l2"] <= own.terms_us["tensor"]:
+        return None  # nothing loads it; or at the clock that power leaves, L2 keeps up
     best = planning.ranked[0]
     saved = 1 - best.operand_traffic_bytes_multicast / found["operand traffic"].value
     if saved < CLEARLY:
@@ -150,6 +170,8 @@ def _wrong_way_round(choice: Choice, found: Found, own: Candidate | None, planni
     bm, bn, _ = choice.tile
     if "edge waste" not in found or bm == bn or bn % WARPGROUP_ROWS:
         return None
+    if not any(each.tile[:2] == (bn, bm) for each in planning.ranked):
+        return None  # no kernel has it that way
     own_waste, turned = found["edge waste"], constraints.edge_waste(choice.problem, bn, bm)
     if own_waste.value < turned.value + CLEARLY:
         return None

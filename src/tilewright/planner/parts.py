@@ -5,7 +5,7 @@ A part is what ``persistent.py`` says of a whole tile, times its share of K; ``p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import plan_space
 from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.plan_parts import TILES, PartsPlan
@@ -26,7 +27,7 @@ from tilewright.planner.family import Family, Offer
 from tilewright.planner.judgement import Finding
 from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
-from tilewright.planner.persistent import columns, persistent_work
+from tilewright.planner.persistent import columns, persistent_work, with_stages
 from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
 from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST, SAME_LINES
@@ -36,6 +37,16 @@ SPREAD = (0.88, 1.20)
 MORE_TILES = ((128, 192, 2), (192, 128, 3), (64, 192, 1), (128, 64, 2))
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 TEAM_REGISTERS = {1: (40, 248), 2: (40, 232), 3: (56, 152)}  # of loading threads and of those that multiply
+LISTED = frozenset((bm, bn) for bm, bn, _ in (*TILES, *MORE_TILES))  # in clusters too
+TEAM = {64: 1, 128: 2, 192: 3, 256: 2, 384: 3}  # warpgroups that share a tile of so many rows
+# What is legal and no candidate: a tile that stands for it, and why.
+_GAIN = "none is 5% faster than the planner's first candidate"
+Passed = tuple[tuple[int, int, int], tuple[int, int], str]
+PASSED_OVER: tuple[Passed, ...] = (
+    ((128, 128, 2), (2, 2), f"clusters of 4 tiles are left out, also of other tiles: {_GAIN}"),
+    ((128, 96, 2), (2, 1), f"clusters are left out of tiles but {len(LISTED)}: {_GAIN}"),
+    ((128, 128, 1), (1, 1), f"tiles of so many rows have one team, of other warpgroups {_GAIN}"),
+)
 
 
 @dataclass(frozen=True)
@@ -66,16 +77,30 @@ def base_plan(plan_kind: type[PartsPlan], dtype: DType, a: Layout, b: Layout, ki
     producer, consumer = TEAM_REGISTERS[consumers]
     plan = plan_kind(
         dtype, bm, bn, 64, True, a, b, stages=2, consumers=consumers, producer_registers=producer,
-        consumer_registers=consumer, cluster_m=cluster_m, cluster_n=cluster_n, group=8 // cluster_m, **more,
+        consumer_registers=consumer, cluster_m=cluster_m, cluster_n=cluster_n, group=8 // cluster_m,
+        epilogue_columns=16 if bn % 32 else 32, **more,
     )  # fmt: skip
     return plan.full()
 
 
 @lru_cache(maxsize=32)
 def base_plans(plan_kind: type[PartsPlan], dtype: DType, a: Layout, b: Layout) -> tuple[PartsPlan, ...]:
-    """One of each tile and cluster."""
+    """One of each tile and cluster of those that are often the best."""
+    return _plans(plan_kind, dtype, a, b, product((*TILES, *MORE_TILES), CLUSTERS))
+
+
+@lru_cache(maxsize=32)
+def lone_plans(plan_kind: type[PartsPlan], dtype: DType, a: Layout, b: Layout) -> tuple[PartsPlan, ...]:
+    """One of each other tile that rung 11 has, without clusters."""
+    tiles = ((bm, bn, TEAM[bm]) for bm, bn in plan_space.TILES if (bm, bn) not in LISTED)
+    return _plans(plan_kind, dtype, a, b, product(tiles, [(1, 1)]))
+
+
+def _plans(
+    plan_kind: type[PartsPlan], dtype: DType, a: Layout, b: Layout, kinds: Iterable[Any]
+) -> tuple[PartsPlan, ...]:
     found = []
-    for kind in product((*TILES, *MORE_TILES), CLUSTERS):
+    for kind in kinds:
         with suppress(UsageError):
             found.append(base_plan(plan_kind, dtype, a, b, kind))
     return tuple(found)
@@ -99,8 +124,12 @@ class Bases:
 
     @cached_property
     def columns(self) -> dict[str, Ints]:
-        """``persistent.columns`` of them; blocks along K, blocks of a cluster, and super-rows."""
-        more = {"along_k": [p.along_k for p in self.plans], "group": [p.group for p in self.plans]}
+        """``persistent.columns`` of them; blocks along K, blocks of a cluster, super-rows, and who has no clusters."""
+        more: dict[str, Sequence[int]] = {
+            "along_k": [p.along_k for p in self.plans],
+            "group": [p.group for p in self.plans],
+            "lone": [(p.bm, p.bn) not in LISTED for p in self.plans],
+        }
         found = columns([p.core for p in self.plans]) | columns_of(more)
         return {**found, "cluster": found["cluster_m"] * found["cluster_n"] * found["along_k"]}
 
@@ -114,7 +143,7 @@ class Bases:
 
 @lru_cache(maxsize=32)
 def _every(plan_kind: type[PartsPlan], dtype: DType, a: Layout, b: Layout) -> Bases:
-    return Bases(base_plans(plan_kind, dtype, a, b))
+    return Bases((*base_plans(plan_kind, dtype, a, b), *lone_plans(plan_kind, dtype, a, b)))
 
 
 def _shared(share: Floats, along_k: Ints, problem: Problem) -> Floats:
@@ -133,6 +162,7 @@ class Parts(Family):
     same = same_cluster = same_dependent = SAME_LINES  # of lone blocks; in clusters; in a dependent launch
     same_walk = AS_ALONE  # of the round in which blocks are at different K
     turnaround = 1.0  # of that of whole tiles
+    passed_over = PASSED_OVER
     walk_us = 0.0  # of a grid that leaves partial sums
 
     def prices(self, plan: Any) -> bool:
@@ -151,6 +181,11 @@ class Parts(Family):
         """A tile of 128 x 128, with the reason."""
         plan = base_plan(self.kind, Problem(1, 1, 1, "bf16").dtype, "row", "column", (TILES[2], (1, 1)))
         return candidate(problem, self._shape(plan, machine.sms), rejected=reason)
+
+    def staged(self, candidate: Candidate, stages: int) -> PartsPlan:
+        """With slabs for the epilogue in what the stages leave."""
+        assert isinstance(candidate.plan, PartsPlan)
+        return with_stages(candidate.plan, stages)
 
     def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
         """How the work is cut, and the sums that leaves."""
@@ -258,8 +293,14 @@ class Parts(Family):
         ties = np.stack(
             [dependent, cluster, how.parts, -t["bm"] * t["bn"], stage, t["bm"], np.arange(len(rows))], axis=1
         )
-        nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
-        return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD)
+        rejected = LazySequence(len(self.passed_over), lambda index: self._passed_over(index, problem, machine))
+        return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, rejected, SPREAD)
+
+    def _passed_over(self, index: int, problem: Problem, machine: Machine) -> Candidate:
+        """A rule by which legal plans are no candidates, at one of them; the layouts are those that have all tiles."""
+        tile, cluster, reason = self.passed_over[index]
+        plan = base_plan(self.kind, problem.dtype, "row", "column", (tile, cluster))
+        return candidate(problem, self._shape(plan, max(1, machine.sms // plan.cluster)), rejected=reason)
 
     def _shape(self, plan: PartsPlan, places: int) -> Shape:
         stage = plan.core.tile_bytes + 16

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from tilewright.dtypes import FP32
+from tilewright.errors import UsageError
+from tilewright.plan_parts import PartsPlan
 from tilewright.plan_tensor import LAST, SWIZZLE_ROW, TensorPlan
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of, lines_read
 from tilewright.planner.supply import FILL, MULTICAST_TRANSPORT, askew
 from tilewright.planner.terms import Work
 from tilewright.problem import Problem
+
+# Slabs of C that a kernel is tried with, as columns and count for a consumer: the planner's rule first prefers two, so
+# that one drains while the next is filled, then width. The last is the least that an epilogue needs.
+SLABS = ((64, 2), (32, 2), (64, 1), (32, 1), (16, 2), (16, 1))
 
 # What the kernel itself costs an SM, in clocks, from its cycle counters on an H200 (a 128x256 tile: about 1,700 before
 # its first K block; an epilogue of 1,764 with two slabs a consumer and of 1,373 with four).
@@ -25,6 +32,7 @@ ISSUE_CLK = 110  # of a K block: a wait, the loads, and the wgmmas of a stage
 STORE_BYTES_PER_CLK = 16
 
 Columns = Mapping[str, Ints]
+_Ringed = TypeVar("_Ringed", TensorPlan, PartsPlan)
 
 
 def columns(plans: list[TensorPlan]) -> dict[str, Ints]:
@@ -131,3 +139,17 @@ def k_should_alternate(problem: Problem, machine: Machine, order: Order, places:
     rows, cols = lines_read(order, np.zeros_like(places), np.minimum(places, tiles))
     wave_bytes = (rows + cols) * problem.k * problem.dtype.itemsize
     return (tiles > places) & (wave_bytes > machine.l2_keeps_bytes)
+
+
+def with_stages(plan: _Ringed, stages: int) -> _Ringed:
+    """The plan with other stages, and slabs for the epilogue in what they leave.
+
+    Raises ``UsageError`` where no kernel has them, with what is said of the least slabs.
+    """
+    reason = UsageError(f"no slab is possible beside {stages} stages")
+    for columns, slabs in ((plan.epilogue_columns, plan.epilogue_slabs), *SLABS):
+        try:
+            return plan.with_(stages=stages, epilogue_columns=columns, epilogue_slabs=slabs)
+        except UsageError as error:
+            reason = error
+    raise reason

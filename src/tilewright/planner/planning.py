@@ -8,7 +8,18 @@ from typing import Any, Literal, get_args
 
 from tilewright.errors import UsageError
 from tilewright.planner.candidate import Candidate
-from tilewright.planner.reading import Reader, build, choice, each_of, flag, optional, read_fields, real, text, whole
+from tilewright.planner.reading import (
+    Reader,
+    build,
+    choice,
+    counted,
+    each_of,
+    flag,
+    optional,
+    positive,
+    read_fields,
+    text,
+)
 from tilewright.problem import Problem
 
 SCHEMA = "tilewright.plan/1"
@@ -100,10 +111,10 @@ class Planning:
 _READERS: dict[str, Reader] = {
     "gpu": text,
     "assumed_gpu": flag,
-    "sms": whole,
+    "sms": counted,
     "clock": choice(*get_args(Clock)),
-    "clock_mhz": real,
-    "other_clock_mhz": real,
+    "clock_mhz": positive,
+    "other_clock_mhz": positive,
     "regime": choice(*get_args(Regime)),
     "calibration": text,
     "pdl": flag,

@@ -71,6 +71,13 @@ def whole(value: Any) -> int:
     return value
 
 
+def natural(value: Any) -> int:
+    """An int, 0 or more."""
+    if whole(value) < 0:
+        raise ValueError("a whole number, 0 or more, is possible")
+    return int(value)
+
+
 def counted(value: Any) -> int:
     """An int above 0."""
     if whole(value) <= 0:
@@ -85,6 +92,20 @@ def real(value: Any) -> float:
             raise ValueError("a number is possible")
     except OverflowError:  # an int beyond all floats
         raise ValueError("a number is possible") from None
+    return float(value)
+
+
+def positive(value: Any) -> float:
+    """A finite float above 0."""
+    if real(value) <= 0:
+        raise ValueError("a number above 0 is possible")
+    return float(value)
+
+
+def amount(value: Any) -> float:
+    """A finite float, 0 or more."""
+    if real(value) < 0:
+        raise ValueError("a number, 0 or more, is possible")
     return float(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import TypeVar
@@ -48,9 +48,10 @@ class _Table:
 
     plans: tuple[DecodePlan, ...]
     columns: dict[str, Ints]
+    crowded: tuple[DecodePlan, ...] = ()  # that a kernel has, and no room for without spilling
 
 
-def _table(plans: Sequence[DecodePlan]) -> _Table:
+def _table(plans: Sequence[DecodePlan], crowded: Sequence[DecodePlan] = ()) -> _Table:
     each = {
         "bm": [p.bm for p in plans],
         "bn": [p.bn for p in plans],
@@ -64,7 +65,7 @@ def _table(plans: Sequence[DecodePlan]) -> _Table:
         "blocks": [p.blocks_per_sm for p in plans],
         "in_flight": [p.in_flight for p in plans],
     }
-    return _Table(tuple(plans), columns_of(each))
+    return _Table(tuple(plans), columns_of(each), tuple(crowded))
 
 
 class Decode(Family):
@@ -112,7 +113,12 @@ class Decode(Family):
         found = _Table(
             tuple(every.plans[row] for row in rows), {name: each[rows] for name, each in every.columns.items()}
         )
-        return self._offered(found, problem, machine, dependent)
+        crowded = LazySequence(len(every.crowded), lambda index: self._crowded(every.crowded[index], problem, machine))
+        return replace(self._offered(found, problem, machine, dependent), rejected=crowded)
+
+    def _crowded(self, plan: DecodePlan, problem: Problem, machine: Machine) -> Candidate:
+        reason = limits.lane_registers(plan.registers, self.spare(plan), plan.available_registers, 1, plan.threads)
+        return candidate(problem, self.shape(plan, machine.sms), rejected=f"{plan.of}: {reason.sentence}")
 
     def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
         """An offer of one plan, as it is."""
@@ -231,14 +237,22 @@ class Decode(Family):
         raise NotImplementedError
 
 
-def _roomiest(plan: P, most: int, family: Decode) -> Iterator[P]:
-    """With as many blocks an SM, at most ``most``, as have room beside the family's spare registers, if any have."""
-    for blocks in range(most if plan.aligned else 1, 0, -1):
-        with suppress(UsageError):
-            roomy = plan.with_(blocks_per_sm=blocks)
-            if not plan.aligned or roomy.registers + family.spare(roomy) <= roomy.available_registers:
-                yield roomy
-                return
+def _fitted(plans: Sequence[P], most: int, family: Decode) -> _Table:
+    """Each with as many blocks an SM, at most ``most``, as have room beside the family's spare registers, if any have.
+
+    Where rows are not aligned it is one, and ptxas finds the room.
+    """
+    found, crowded = [], []
+    for plan in plans:
+        for blocks in range(most if plan.aligned else 1, 0, -1):
+            with suppress(UsageError):
+                roomy = plan.with_(blocks_per_sm=blocks)
+                if not plan.aligned or roomy.registers + family.spare(roomy) <= roomy.available_registers:
+                    found.append(roomy)
+                    break
+        else:
+            crowded.append(plan)
+    return _table(found, crowded)
 
 
 @lru_cache(maxsize=64)
@@ -247,9 +261,10 @@ def _gemv_table(dtype: DType, tokens: int, a: Layout, b: Layout, aligned: bool) 
     found: list[GemvPlan] = []
     for (rw, un), (wk, wr) in product(_ROWS_AND_LOADS, _WARPS):
         with suppress(UsageError):
-            plan = GemvPlan(dtype, aligned=aligned, a_layout=a, b_layout=b, bm=tokens, rw=rw, un=un, wk=wk, wr=wr)
-            found += _roomiest(plan, 8, GEMV)
-    return _table(found)
+            found.append(
+                GemvPlan(dtype, aligned=aligned, a_layout=a, b_layout=b, bm=tokens, rw=rw, un=un, wk=wk, wr=wr)
+            )
+    return _fitted(found, 8, GEMV)
 
 
 class Gemv(Decode):
@@ -302,11 +317,12 @@ def _mma_table(dtype: DType, nt: int, a: Layout, b: Layout, aligned: bool) -> _T
     found: list[MmaPlan] = []
     for rb, un, batches, wk, wr in product((1, 2), (1, 2, 4), (1, 2), (4, 8, 16), (1, 2)):
         with suppress(UsageError):
-            plan = MmaPlan(
-                dtype, aligned=aligned, a_layout=a, b_layout=b, nt=nt, rb=rb, un=un, batches=batches, wk=wk, wr=wr
+            found.append(
+                MmaPlan(
+                    dtype, aligned=aligned, a_layout=a, b_layout=b, nt=nt, rb=rb, un=un, batches=batches, wk=wk, wr=wr
+                )
             )
-            found += _roomiest(plan, 4, MMA)
-    return _table(found)
+    return _fitted(found, 4, MMA)
 
 
 class Mma(Decode):

@@ -111,6 +111,11 @@ class MmaSync(Family):
         assert isinstance(plan, TensorPlan)
         return self._offered(_table([plan], [], machine.gpu), problem, machine)
 
+    def staged(self, candidate: Candidate, stages: int) -> Plan:
+        """What is legal of them the plan knows."""
+        assert candidate.plan is not None
+        return candidate.plan.with_(stages=stages)
+
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """All legal tiles and warps of the problem's dtype and layouts."""
         found = table(problem.dtype, problem.a_layout, problem.b_layout, problem.aligned, machine.gpu)

@@ -15,7 +15,7 @@ from tilewright.plan_tensor import SWIZZLE_ROW
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.family import Offer, register
 from tilewright.planner.machine import Machine
-from tilewright.planner.parts import Bases, Cut, Cutting, Parts, base_plans
+from tilewright.planner.parts import Bases, Cut, Cutting, Parts, base_plans, lone_plans
 from tilewright.planner.raster import Ints
 from tilewright.planner.supply import AS_ALONE
 from tilewright.problem import Layout, Problem
@@ -29,7 +29,7 @@ MOST_ROUNDS = 2  # of parts; with more, fewer parts do
 @lru_cache(maxsize=32)
 def _bases(dtype: DType, a: Layout, b: Layout) -> Bases:
     """One of each tile and cluster, along K too."""
-    return Bases(tuple(with_clusters(base_plans(SplitKPlan, dtype, a, b))))
+    return Bases((*with_clusters(base_plans(SplitKPlan, dtype, a, b)), *lone_plans(SplitKPlan, dtype, a, b)))
 
 
 class SplitK(Parts):
@@ -44,6 +44,12 @@ class SplitK(Parts):
     # Blocks of a part ask for the same lines. Clusters are not in step, nor are the blocks of a dependent launch, which
     # start one by one as the kernel before leaves them room: few then ask for a line together.
     same, same_cluster, same_dependent = AS_ALONE, 1.0, 1.0
+
+    def refusal(self, problem: Problem) -> str | None:
+        """Also a K of a single block, which has no parts."""
+        if problem.k <= SWIZZLE_ROW:
+            return f"splitk split-k: K = {problem.k} is one block of {SWIZZLE_ROW}, which has no parts"
+        return super().refusal(problem)
 
     def uncut(self, dtype: DType, a: Layout, b: Layout) -> Bases:
         """One of each tile and cluster, along K too."""

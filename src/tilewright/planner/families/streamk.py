@@ -11,7 +11,7 @@ from tilewright.plan_tensor import SWIZZLE_ROW
 from tilewright.planner import partial_sums
 from tilewright.planner.family import Offer, register
 from tilewright.planner.machine import Machine
-from tilewright.planner.parts import Cut, Cutting, Parts
+from tilewright.planner.parts import LISTED, PASSED_OVER, Cut, Cutting, Parts
 from tilewright.planner.raster import Bools, Ints
 from tilewright.problem import Problem
 
@@ -21,16 +21,29 @@ class StreamK(Parts):
 
     name = "streamk"
     kind = StreamKPlan
+    passed_over = (
+        *PASSED_OVER,
+        (
+            (128, 96, 2),
+            (1, 1),
+            f"tiles but {len(LISTED)} that fill waves are the main kernel's: nothing is shared",
+        ),
+    )
     fixed_us = 0.0
     same_walk = 1.0  # blocks are at different K, so that each line is one block's own
     turnaround = 2.0  # fitted to the sweep, as the next
     walk_us = 2.9  # a block stores the end of one tile before it begins another
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
-        """Both ways to cut each tile and cluster, the second where there is a full wave."""
+        """Both ways to cut each tile and cluster, the second where there is a full wave.
+
+        Of tiles without clusters none that fill their waves: with nothing to share they are the main kernel's.
+        """
         bases, counted = self.bases(problem, machine)
-        full = (np.array(counted) > machine.places_of(bases.columns["cluster"])).tolist()
-        two = [(row, two) for row, more in enumerate(full) for two in ((False, True) if more else (False,))]
+        tiles, places = np.array(counted), machine.places_of(bases.columns["cluster"])
+        full = (tiles > places).tolist()
+        shares = ((bases.columns["lone"] == 0) | (tiles % places > 0)).tolist()
+        two = [(row, two) for row, more in enumerate(full) if shares[row] for two in ((False, True)[: 1 + more])]
         (two,), dependent = machine.launches(two)
         rows, two_tiles = np.array([row for row, _ in two]), np.array([each for _, each in two])
 

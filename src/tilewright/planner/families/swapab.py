@@ -22,7 +22,7 @@ from tilewright.planner.candidate import Candidate, Predicted, Raster
 from tilewright.planner.facts import Shape, candidate
 from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.judgement import Finding
-from tilewright.planner.lazy import LazySequence
+from tilewright.planner.lazy import LazySequence, chained
 from tilewright.planner.machine import Machine
 from tilewright.planner.persistent import ISSUE_CLK, PROLOGUE_CLK
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
@@ -30,8 +30,8 @@ from tilewright.planner.stream import Stream, StreamEstimate
 from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST, DRIFT, FILL, SAME_LINES, askew
 from tilewright.problem import Layout, Problem
 
-TOKENS = (8, 16, 24, 32, 48, 64, 96, 128)
-DEPTHS = (64, 128, 256)
+TOKENS = tuple(range(8, MOST_TOKENS + 1, 8))
+DEPTHS = (64, 128, 256)  # of others none is 2% faster than the fastest of these
 WALK = Raster(1, "n")  # all tokens of some weights, then the next weights: cuda/branches/swapab.cu
 SPREAD = (0.92, 1.12)
 # Of what a lane stores of C at once, 8 elements where rows are aligned, else one; of these a warp has 16 bytes of a row
@@ -58,9 +58,18 @@ def kind_plan(kind: Kind, dtype: DType, a: Layout, b: Layout, aligned: bool = Tr
     least = SwapAbPlan(
         dtype, tokens, weights, depth, aligned, a, b, stages=2, cluster_k=cluster, blocks=cluster * per_sm
     )
-    room = (SHARED_LIMIT + RESERVED) // per_sm - RESERVED
     rest = least.shared_bytes - 2 * (least.stage_bytes + 16)
-    return replace(least, stages=(room - rest) // (least.stage_bytes + 16))
+    stages = (_room(per_sm) - rest) // (least.stage_bytes + 16)
+    if stages < 2:
+        raise UsageError(
+            f"{least.of}: {per_sm} blocks an SM have {_room(per_sm)} bytes of shared memory each, too few for 2 stages"
+        )
+    return replace(least, stages=stages)
+
+
+def _room(per_sm: int) -> int:
+    """Bytes of shared memory that each of so many blocks on an SM has."""
+    return (SHARED_LIMIT + RESERVED) // per_sm - RESERVED
 
 
 @dataclass(frozen=True)
@@ -74,12 +83,12 @@ class _Table:
 
 @lru_cache(maxsize=32)
 def table(dtype: DType, a: Layout, b: Layout, aligned: bool) -> _Table:
-    """Every kind once."""
+    """Every kind once; of those refused none for two blocks an SM that is for one."""
     plans: dict[Kind, SwapAbPlan] = {}
     for kind in KINDS:
         with suppress(UsageError):
             plans[kind] = kind_plan(kind, dtype, a, b, aligned)
-    refused = tuple(kind for kind in KINDS if kind not in plans)
+    refused = tuple(kind for kind in KINDS if kind not in plans and (kind[-1] == 1 or (*kind[:-1], 1) in plans))
     return _table(list(plans.values()), [kind[-1] for kind in plans], refused)
 
 
@@ -116,7 +125,7 @@ class SwapAb(Family):
 
     def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:
         """A tile of 64 tokens, with the reason."""
-        return _rejected(problem, (64, 64, 64, 1, 1), machine, reason)
+        return _refused(problem, (64, 64, 64, 1, 1), machine, reason)
 
     def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
         """An offer of one plan, as it is."""
@@ -126,14 +135,61 @@ class SwapAb(Family):
         found = _table([plan], [per_sm])
         return self._offered(found, np.array([clusters]), problem, machine, np.array([plan.dependent_launch]))
 
+    def staged(self, candidate: Candidate, stages: int) -> SwapAbPlan:
+        """With as many blocks an SM as the candidate has."""
+        plan = candidate.plan
+        assert isinstance(plan, SwapAbPlan)
+        found, per_sm = plan.with_(stages=stages), self._per_sm(plan)
+        if self._per_sm(found) < per_sm:
+            raise UsageError(
+                f"{plan.of}: {stages} stages take {found.shared_bytes} bytes of shared memory; {per_sm} blocks an SM "
+                f"have {_room(per_sm)} each"
+            )
+        return found
+
     def offer(self, problem: Problem, machine: Machine) -> Offer:
-        """Every legal kind."""
+        """Every legal kind, of token tiles of which there are as many the smallest."""
         whole = table(problem.dtype, problem.a_layout, problem.b_layout, problem.aligned)
-        fits = whole.columns["split"] <= machine.sms
-        (chosen,), dependent = machine.launches(np.flatnonzero(fits).tolist())
-        t = {name: values[chosen] for name, values in whole.columns.items()}
-        found = _Table(tuple(whole.plans[at] for at in chosen), t, whole.refused)
-        return self._offered(found, machine.places_of(t["split"]) * t["per_sm"], problem, machine, dependent)
+        t = whole.columns
+        fits, least = t["split"] <= machine.sms, t["bm"] == _least_tokens(problem)[t["bm"] // 8]
+        (chosen,), dependent = machine.launches(np.flatnonzero(fits & least).tolist())
+        found = _Table(tuple(whole.plans[at] for at in chosen), {name: values[chosen] for name, values in t.items()})
+        offer = self._offered(found, machine.places_of(found.columns["split"]) * t["per_sm"][chosen], problem, machine,
+                              dependent)  # fmt: skip
+
+        def passed_over(which: Ints) -> LazySequence[Candidate]:
+            return LazySequence(
+                len(which), lambda index: _passed_over(whole.plans[int(which[index])], problem, machine)
+            )
+
+        refused = LazySequence(len(whole.refused), lambda index: _refused(problem, whole.refused[index], machine))
+        rejected = chained([refused, passed_over(np.flatnonzero(~fits)), passed_over(np.flatnonzero(fits & ~least))])
+        return replace(offer, rejected=rejected)
+
+    def kernels(self, tile: tuple[int, int, int], problem: Problem, machine: Machine) -> Iterator[Plan]:
+        """Of any tile, in each cluster and with one block an SM and two."""
+        for cluster, per_sm in product((each for each in CLUSTERS if each <= machine.sms), (1, 2)):
+            with suppress(UsageError):
+                plan = kind_plan(
+                    (*tile, cluster, per_sm), problem.dtype, problem.a_layout, problem.b_layout, problem.aligned
+                )
+                yield plan.with_(
+                    blocks=machine.places(cluster) * cluster * per_sm, dependent_launch=machine.dependent_launch
+                )
+
+    def unlisted(self, tile: tuple[int, int, int], problem: Problem) -> str | None:
+        """Why a tile is no candidate: fewer tokens are as many tiles; or it is the depth of a stage."""
+        tokens, _, depth = tile
+        if depth not in DEPTHS:
+            return f"stages of {', '.join(map(str, DEPTHS))} k are the candidates: of {depth} k they are not 2% faster"
+        least = int(_least_tokens(problem)[tokens // 8])
+        if tokens == least:
+            return None
+        tiles = -(-problem.m // tokens)
+        return (
+            f"M = {problem.m} is {tiles} tile{'' if tiles == 1 else 's'} of {tokens} tokens and as many of {least}, "
+            "which are never slower: they leave more room and multiply less"
+        )
 
     def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
         """The ring, what is in flight, the SMs that have work, tokens and how often they are read."""
@@ -256,10 +312,18 @@ class SwapAb(Family):
         # Of the same time the smaller cluster, one block an SM, then the more warpgroups (one waits while another
         # multiplies), the fewer tokens, the deeper stage.
         ties = np.stack([dependent, split, t["per_sm"], -bn, bm, -bk], axis=1)
-        rejected = LazySequence(
-            len(found.refused), lambda index: _rejected(problem, found.refused[index], machine, None)
-        )
-        return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, rejected, SPREAD, dependent)
+        nothing: LazySequence[Candidate] = LazySequence(0, lambda index: make(index, {}, Predicted(0, 0, 0, 0)))
+        return Offer(estimate.sustained(), estimate.burst(), ties, stream.useful, make, nothing, SPREAD, dependent)
+
+
+def _least_tokens(problem: Problem) -> Ints:
+    """By the tokens of a tile in eights, the fewest that are as many tiles and that A's layout allows."""
+    allowed = [tokens for tokens in TOKENS if problem.a_layout == "row" or tokens % SWIZZLE_ROW == 0]
+    fewest: dict[int, int] = {}
+    for tokens in allowed:
+        fewest.setdefault(-(-problem.m // tokens), tokens)
+    by_eights = [fewest.get(-(-problem.m // tokens), tokens) for tokens in TOKENS]
+    return np.array([0, *by_eights], dtype=np.int64)
 
 
 def _shape(plan: SwapAbPlan, places: int) -> Shape:
@@ -278,13 +342,22 @@ def _shape(plan: SwapAbPlan, places: int) -> Shape:
     )
 
 
-def _rejected(problem: Problem, kind: Kind, machine: Machine, reason: str | None) -> Candidate:
-    """A kind that is no choice, with two stages."""
+def _passed_over(plan: SwapAbPlan, problem: Problem, machine: Machine) -> Candidate:
+    """A kind that a kernel has and that is no choice."""
+    if plan.cluster_k > machine.sms:
+        reason: str | None = f"a cluster of {plan.cluster_k} blocks does not fit on {machine.sms} SMs"
+    else:
+        reason = SWAP_AB.unlisted((plan.bm, plan.bn, plan.bk), problem)
+    shape = _shape(plan, max(1, machine.sms // plan.cluster_k))
+    return candidate(problem, shape, rejected=reason, split=plan.cluster_k, swap_ab=True)
+
+
+def _refused(problem: Problem, kind: Kind, machine: Machine, reason: str | None = None) -> Candidate:
+    """A kind that no kernel has, with two stages, and the reason where it is not what the plan says."""
     tokens, weights, depth, cluster, _ = kind
     if reason is None:
         try:
             kind_plan(kind, problem.dtype, problem.a_layout, problem.b_layout, problem.aligned)
-            reason = f"a cluster of {cluster} blocks does not fit on {machine.sms} SMs"
         except UsageError as error:
             reason = str(error)
     stage = (tokens + weights) * depth * problem.dtype.itemsize
@@ -303,4 +376,5 @@ def _rejected(problem: Problem, kind: Kind, machine: Machine, reason: str | None
     return candidate(problem, shape, raster=WALK, rejected=reason, split=cluster, swap_ab=True)
 
 
-register(SwapAb())
+SWAP_AB = SwapAb()
+register(SWAP_AB)

@@ -32,6 +32,7 @@ from tilewright.planner.persistent import (
     columns,
     k_should_alternate,
     persistent_work,
+    with_stages,
 )
 from tilewright.planner.raster import Floats, Ints, Order, columns_of
 from tilewright.planner.terms import Estimate, Work, least_bytes_raster, useful_share
@@ -61,12 +62,12 @@ class _Buffers:
 
 
 def buffers(plan: TensorPlan, alone: bool) -> _Buffers:
-    """Stages and slabs of a kind of plan, by rule; ``plan`` has the least of both. ``alone``: without a cluster.
+    """Stages and slabs of a kind of plan, by rule; ``plan`` has the least of both.
 
     As many stages as fit beside two slabs a consumer (one is filled while the other drains), though at most
     ``MOST_STAGES``. A slab is as wide as divides BN and costs no stage: 64 columns or 32, 16 only where nothing else
-    fits. Where blocks are not in clusters, whose loads wait for each other, a stage is given up for slabs that hold the
-    whole tile, if loads of ``COVER_CLK`` stay under way. What is left of shared memory goes to more slabs.
+    fits. ``alone``, where no blocks of a cluster wait for each other's loads, a stage is given up for slabs that hold
+    the whole tile, if loads of ``COVER_CLK`` stay under way. What is left of shared memory goes to more slabs.
     """
     stage = plan.tile_bytes + 16
     step_clk = plan.bm * plan.bn * plan.bk / 2048
@@ -114,7 +115,10 @@ def kind_plan(kind: Kind, dtype: DType, a: Layout, b: Layout, blocks: int, **val
 
 @dataclass(frozen=True)
 class _Table:
-    """The legal kinds of a dtype and two layouts, with what of them no problem changes, and the others."""
+    """The legal kinds of a dtype and two layouts, with what of them no problem changes, and the others.
+
+    A kind is there twice where a stage of its ring may go to the epilogue: prices say which is faster.
+    """
 
     kinds: tuple[Kind, ...]
     buffers: tuple[_Buffers, ...]
@@ -124,20 +128,24 @@ class _Table:
 
 @cache
 def table(dtype: DType, a: Layout, b: Layout, wide_c: bool = False) -> _Table:
-    """Every kind once; ``wide_c`` says that C is of fp32.
+    """Every kind with each of its rings; ``wide_c`` says that C is of fp32.
 
     What ``TensorPlan`` says of a tile and a team it says in every cluster; of the cluster and of half tiles ask
     ``about_boxes`` and ``can_be_halved``, as it does. So a plan is made of each tile and team only.
     """
-    spent_of: dict[tuple[int, int, Team, bool], _Buffers] = {}
+    spent_of: dict[tuple[int, int, Team, bool], tuple[_Buffers, ...]] = {}
     for (bm, bn), team in product(TILES, TEAMS):
         shared = operand_lines(bm, bn, SWIZZLE_ROW, a, b)[0] > LONGEST_BOX  # too long for one block: two load it
         cluster = (1, 2) if shared else (1, 1)
         with suppress(UsageError):
             plan = kind_plan((bm, bn, team, cluster, False), dtype, a, b, 2)
-            for alone in (False, True):
-                spent_of[bm, bn, team, alone] = _without_slabs(plan) if wide_c else buffers(plan, alone)
-    kinds, spent, refused = [], [], []
+            full = _without_slabs(plan) if wide_c else buffers(plan, alone=False)
+            lone = full if wide_c else buffers(plan, alone=True)
+            spent_of[bm, bn, team, False] = (full,)
+            spent_of[bm, bn, team, True] = tuple(dict.fromkeys((lone, full)))  # of equals in time the first is taken
+    kinds: list[Kind] = []
+    spent: list[_Buffers] = []
+    refused: list[Kind] = []
     for kind in KINDS:
         bm, bn, team, cluster, half = kind
         found = spent_of.get((bm, bn, team, cluster == (1, 1)))
@@ -145,8 +153,8 @@ def table(dtype: DType, a: Layout, b: Layout, wide_c: bool = False) -> _Table:
         if found is None or (half and not can_be_halved(bm, *team[:2])) or next(about_boxes(lines, cluster), None):
             refused.append(kind)
         else:
-            kinds.append(kind)
-            spent.append(found)
+            kinds += [kind] * len(found)
+            spent += found
     whole = {kind[:-1] for kind in kinds if not kind[-1]}
     clusters = [(bm * m, bn * n, m * n) for bm, bn, _, (m, n), _ in kinds]
     numbers = {each: number for number, each in enumerate(dict.fromkeys(clusters))}
@@ -164,6 +172,7 @@ def table(dtype: DType, a: Layout, b: Layout, wide_c: bool = False) -> _Table:
             "slabs": [each.slabs for each in spent],
             "through_slabs": [True] * len(kinds),
             "twin": [kind[-1] and kind[:-1] in whole for kind in kinds],  # the same without half tiles
+            "again": [kind == before for kind, before in zip(kinds, (None, *kinds), strict=False)],  # with another ring
             "alike": [numbers[each] for each in clusters],  # whose order can only be the same
         }
     )
@@ -225,8 +234,13 @@ class Wgmma(Family):
         ties = np.zeros((1, 1), dtype=np.int64)
         return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, nothing, SPREAD)
 
+    def staged(self, candidate: Candidate, stages: int) -> TensorPlan:
+        """With slabs for the epilogue in what the stages leave."""
+        assert isinstance(candidate.plan, TensorPlan)
+        return with_stages(candidate.plan, stages)
+
     def offer(self, problem: Problem, machine: Machine) -> Offer:
-        """All legal kinds of the problem's dtype and layouts."""
+        """All legal kinds of the problem's dtype and layouts, a lone block's with the ring and slabs of either rule."""
         found = table(problem.dtype, problem.a_layout, problem.b_layout, problem.out_dtype == FP32)
         t = found.columns
         cluster = t["cluster_m"] * t["cluster_n"]
@@ -236,6 +250,7 @@ class Wgmma(Family):
         over = 2 * (tiles - (-(-tiles // places) - 1) * places) > places
         uncut = fits & (t["twin"] == 1) & over  # the same as its twin: one of two equals is enough
         chosen = np.flatnonzero(fits & ~uncut)
+        twins = np.flatnonzero(uncut & (t["again"] == 0))
         t = {name: values[chosen] for name, values in t.items()}
         places, cluster = places[chosen], cluster[chosen]
         rows, cols = t["bm"] * t["cluster_m"], t["bn"] * t["cluster_n"]
@@ -277,7 +292,7 @@ class Wgmma(Family):
             [
                 listed(found.refused, np.arange(len(found.refused))),
                 listed(found.kinds, np.flatnonzero(~fits)),
-                listed(found.kinds, np.flatnonzero(uncut), whole),
+                listed(found.kinds, twins, whole),
             ]
         )
         return Offer(estimate.sustained(), estimate.burst(), ties, useful, make, rejected, SPREAD)
