@@ -171,6 +171,13 @@ def test_what_of_the_parts_is_no_candidate_gains_less_than_it_says() -> None:
             assert offer.sustained.us.max() > first.sustained
 
 
+def test_each_candidate_has_a_workspace_that_there_can_be() -> None:
+    for sizes in ((8192, 8192, 8192), (16384, 16384, 16384), (512, 512, 65536)):
+        planning = tilewright.plan(*sizes, layout="rc", gpu="h200")
+        needed = [each.plan.workspace_bytes(planning.problem) for each in planning.ranked if each.plan is not None]
+        assert len(needed) == len(planning.ranked)
+
+
 def test_parts_that_k_has_no_blocks_for_are_no_candidates() -> None:
     one = tilewright.plan(64, 64, 64, layout="rc", gpu="h200")
     assert "splitk" not in {each.family for each in one.ranked}

@@ -188,6 +188,10 @@ class PartsPlan(BranchPlan):
         """Slots that clusters leave partial sums of their tiles in, of all together, and tiles that are so summed."""
         raise NotImplementedError
 
+    def counters(self, tiles: int, slots: int) -> int:
+        """One of each warpgroup for each slot of partial sums and each cluster tile that they are summed up to."""
+        return (slots + tiles) * self.cluster * self.consumers
+
     def workspace(self, problem: Problem) -> Workspace:
         """A tile of fp32 for each place, and a counter of each warpgroup for each place and each tile that is summed.
 
@@ -195,7 +199,7 @@ class PartsPlan(BranchPlan):
         there can be.
         """
         slots, tiles = self.places(problem)
-        counters = max((slots + tiles) * self.cluster * self.consumers, 1)
+        counters = max(self.counters(tiles, slots), 1)
         if counters > MOST_COUNTERS:
             raise UsageError(
                 f"{self.of}: {problem} has {tiles * self.core.cluster} tiles to sum up and {counters} counters; a "

@@ -76,7 +76,7 @@ def ranked_pairs(question: Question, laid: Way) -> tuple[list[Run], Planning]:
     for each in choose.candidates(planning, choose.MOST_OF_A_BATCH, found):
         if isinstance(each.plan, TensorPlan) and each.plan.rung == LAST and not (rows and each.k_alternates):
             try:
-                found.append(choose.Run(_paired(each.plan, bool(batch)), choose.us_of(each), each))
+                found.append(choose.Run(_paired(_narrower(each.plan), bool(batch)), choose.us_of(each), each))
             except UsageError:  # a tile that cannot be halved
                 continue
     if not found:
@@ -149,6 +149,14 @@ def _as_one(problem: Problem) -> Problem:
     n, chunk = 2 * problem.n, 16 // problem.dtype.itemsize
     padded = -(-n // chunk) * chunk
     return problem.changed(n=n, ldb=padded if problem.b_layout == "row" else problem.ldb, ldc=padded)
+
+
+def _narrower(plan: TensorPlan) -> TensorPlan:
+    """With slabs of fewer columns and as many more of them, where those of the plan do not divide half of its tile."""
+    columns = plan.epilogue_columns
+    while columns > 16 and plan.bn // 2 % columns:
+        columns //= 2
+    return plan.with_(epilogue_columns=columns, epilogue_slabs=plan.epilogue_slabs * plan.epilogue_columns // columns)
 
 
 def _paired(plan: Plan, batched: bool) -> TensorPlan:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from tilewright.dtypes import DType
-from tilewright.plan_base import Plan
+from tilewright.plan_base import MOST_COUNTERS, Plan
 from tilewright.plan_parts import PartsPlan
 from tilewright.plan_splitk import LEAST_BLOCKS, SplitKPlan, with_clusters
 from tilewright.plan_tensor import SWIZZLE_ROW
@@ -56,7 +56,10 @@ class SplitK(Parts):
         return _bases(dtype, a, b)
 
     def offer(self, problem: Problem, machine: Machine) -> Offer:
-        """The plans that leave a part its ``LEAST_BLOCKS`` K blocks; the fewest parts of each tile in any case."""
+        """The plans that leave a part its ``LEAST_BLOCKS`` K blocks; the fewest parts of each tile in any case.
+
+        None with more counters than a workspace has: so many tiles need no cut.
+        """
         bases, counted = self.bases(problem, machine)
         blocks = max(1, -(-problem.k // SWIZZLE_ROW))
         rows, splits = [], []
@@ -69,17 +72,18 @@ class SplitK(Parts):
             for each in CLUSTER_SPLITS if shared else SPLITS:
                 most = places if shared else MOST_ROUNDS * places
                 few = tiles * each <= most and each * along * LEAST_BLOCKS <= blocks
-                if few or (each == SPLITS[0] and not shared):
+                fits = bases.plans[row].counters(tiles, tiles * min(each, blocks)) <= MOST_COUNTERS
+                if fits and (few or (each == SPLITS[0] and not shared)):
                     rows.append(row)
                     splits.append(each)
         (rows, splits), dependent = machine.launches(rows, splits)
-        parts = np.minimum(np.array(splits), blocks)
+        parts = np.minimum(np.array(splits, dtype=np.int64), blocks)
 
         def finish(index: int, plan: PartsPlan, problem: Problem) -> PartsPlan:
             return plan.with_(splits=splits[index]).two_levels(problem)
 
         cut = _cut(parts, blocks)
-        offer = self.offered(bases, np.array(rows), cut, problem, machine, dependent, finish)
+        offer = self.offered(bases, np.array(rows, dtype=np.int64), cut, problem, machine, dependent, finish)
         return _with_parts(offer, parts.tolist())
 
     def priced(self, plan: Plan, problem: Problem, machine: Machine) -> Offer:
