@@ -274,12 +274,25 @@ def test_the_long_side_of_the_tile_on_the_long_side_of_c() -> None:
 
 
 def test_bk_for_reuse() -> None:
-    judgement, found = judged(8192, 8192, 8192, tile=(128, 128, 128))
+    judgement, found = judged(8192, 8192, 8192, tile=(256, 128, 128))
     assert not judgement.fits
     assert [name for name in found if found[name].ok is False and found[name].hard] == ["swizzle row", "kernel"]
     mistake = next(each for each in judgement.mistakes if each.name == "BK for reuse")
     assert "changes no byte that is loaded" in mistake.sentence
+    assert "96 KB and not 48" in mistake.sentence
+
+
+def test_bk_for_reuse_of_a_tile_that_swap_ab_has() -> None:
+    judgement, _ = judged(8192, 8192, 8192, tile=(128, 128, 128))
+    assert judgement.candidate is not None
+    assert judgement.candidate.swap_ab
+    mistake = next(each for each in judgement.mistakes if each.name == "BK for reuse")
     assert "64 KB and not 32" in mistake.sentence
+    assert mistake.instead.startswith("128x128x64 ")
+    # Deep stages pay for few tokens: they are more bytes in flight.
+    judgement, _ = judged(64, 7168, 7168, tile=(64, 64, 256))
+    assert judgement.candidate is not None
+    assert "BK for reuse" not in [each.name for each in judgement.mistakes]
 
 
 def test_traffic_at_edges_counts_whole_tiles() -> None:

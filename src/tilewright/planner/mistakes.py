@@ -17,6 +17,7 @@ from tilewright.planner.candidate import Candidate
 from tilewright.planner.choice import FAMILY, Choice
 from tilewright.planner.judgement import Finding, Mistake
 from tilewright.planner.planning import Planning
+from tilewright.planner.why import time_us
 from tilewright.roofline import number
 from tilewright.roofline_tensor import WARPGROUP_ROWS
 
@@ -86,17 +87,27 @@ def _epilogue_forgotten(choice: Choice, found: Found, own: Candidate | None, pla
 
 
 def _bk_for_reuse(choice: Choice, found: Found, own: Candidate | None, planning: Planning) -> Mistake | None:
-    row = found["swizzle row"]
-    if row.ok:
-        return None
     bm, bn, bk = choice.tile
     itemsize = choice.problem.dtype.itemsize
-    stage = [number(roofline.k_step_bytes(bm, bn, each, itemsize).value / 1024) for each in (bk, int(row.limit or 0))]
+    row = constraints.swizzle_row(bk, itemsize)
+    if row.ok or choice.unfit is not None:
+        return None
+    least = int(row.limit or 0)
+    instead = f"BK = {least}, one row of the swizzle; what shared memory is left takes more stages"
+    if choice.other is not None:  # its deeper stages are no mistake where they are faster
+        shallow = next((each for each in planning.ranked if each.tile == (bm, bn, least)), None)
+        if shallow is None or own is None or time_us(shallow, planning.clock) > time_us(own, planning.clock):
+            return None
+        instead = (
+            f"{shallow.label}: {time_us(shallow, planning.clock):,.1f} us, and {time_us(own, planning.clock):,.1f} us "
+            f"with BK = {bk}"
+        )
+    stage = [number(roofline.k_step_bytes(bm, bn, each, itemsize).value / 1024) for each in (bk, least)]
     return Mistake(
         "BK for reuse",
         f"BK = {bk} changes no byte that is loaded: {roofline.tile_intensity(bm, bn, itemsize)} at any BK; "
         f"only a stage's size, {stage[0]} KB and not {stage[1]}",
-        f"BK = {row.limit:.0f}, one row of the swizzle; what shared memory is left takes more stages",
+        instead,
     )
 
 
@@ -205,4 +216,4 @@ _MISTAKES: tuple[Callable[[Choice, Found, Candidate | None, Planning], Mistake |
     _clusters_by_division,
 )
 # Those that need no figure of the main kernel's team and stages.
-_OF_ANY_FAMILY = (_too_few_tiles, _too_small, _wrong_way_round)
+_OF_ANY_FAMILY = (_bk_for_reuse, _too_few_tiles, _too_small, _wrong_way_round)
