@@ -211,7 +211,12 @@ def test_the_shipped_h200_is_what_its_readings_give() -> None:
     before = found[0].provenance and found[0].provenance.before
     assert before
     fitted = fit.calibrate(found, get_gpu("h200"), calibration.label, before["power_limit_w"]).calibration
-    assert replace(calibration, residuals=()) == fitted
+    # What least squares gives differs between processors in the last digits, with the instructions of their BLAS.
+    powers = ("idle_power_w", "energy_pj_per_flop", "energy_pj_per_l2_byte", "energy_pj_per_hbm_byte")
+    solved = {name: getattr(fitted, name) for name in powers}
+    assert solved == pytest.approx({name: getattr(calibration, name) for name in powers}, rel=1e-9)
+    others = replace(fitted, **{name: getattr(calibration, name) for name in powers})
+    assert replace(calibration, residuals=()) == others
     assert calibration.sources == fitted.sources
     assert calibration.spreads == fitted.spreads
     assert calibration.measured
