@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,12 @@ hypothesis.settings.load_profile("tilewright")
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A cache folder of this run alone, shared by its workers: compiled once, never what was built before."""
+    """A cache folder of this run alone, shared by its workers: compiled once, never what was built before.
+
+    ``TILEWRIGHT_TEST_CACHE`` names another, empty at first, where several runs and scripts are one check.
+    """
+    if given := os.environ.get("TILEWRIGHT_TEST_CACHE"):
+        return Path(given)
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "kernel cache"
     folder.mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from html_structure import Structure
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_cases import CANDIDATE_KEYS, PLANNING_KEYS, candidate, planning, tensor_plan
 from strategies import problems
@@ -254,6 +254,7 @@ def test_a_plan_with_a_number_below_0_is_none(number: int) -> None:
 
 
 @given(st.integers(1, 4096), st.integers(1, 4096))
+@settings(max_examples=20)
 def test_labels_of_ranked_candidates_are_unique(m: int, n: int) -> None:
     found = tilewright.plan(m, n, 512, layout="rc", gpu="h200")
     labels = [each.label for each in found.ranked]

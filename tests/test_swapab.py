@@ -319,7 +319,8 @@ def test_every_default_plan_is_one() -> None:
 
 @pytest.mark.skipif(not nvrtc.available(), reason=str(nvrtc.unavailable_reason()))
 def test_it_compiles_without_spills() -> None:
-    plans = {choose(tight(m, n, 4096)).plan for m in (8, 16, 32, 64) for n in (256, 1024, 4096, 7168, 28672)}
+    """Between the sizes of check_kernels.py; and the largest tile, its rows off 16-byte boundaries."""
+    plans = {choose(tight(m, n, 4096)).plan for m, n in ((16, 1024), (32, 7168), (32, 256))}
     plans |= {small_plan(FP16, bm=128, bn=128, cluster_k=8, dependent_launch=True, aligned=False)}
     made = [nvrtc.compile_kernel(KERNEL.source(plan, "gpu", "sm_90a")) for plan in plans]
     for plan, kernel in zip(plans, made, strict=True):
