@@ -3,13 +3,16 @@
 
     python scripts/sweep.py --dry-run                                        # what would be measured; needs no GPU
     python scripts/sweep.py --out results/sweep_h200.jsonl --seconds 280     # again and again, until nothing is left
+    python scripts/sweep.py --only wave --within 0.1 --slot-ms 110 --out near.jsonl    # all that is near the pick
 
 Each shape of benchmarks/sweep_shapes.json is one interleaved measurement: some forty configurations from the planner's
 own list (sweep_plans.py), each checked once on NaN-poisoned output, the first of them twice, cuBLAS and the best of
 cublasLt beside them, in short slots over operand sets that rotate through more than 200 MB. What the file has is not
 measured again; a configuration that the planner has come to prefer since is added to its shape. Kernels are compiled
 ahead in processes of their own, and the measuring is one too: what hangs or breaks it is noted as lost and left out.
-scripts/sweep_report.py makes the figures. Needs a GPU and PyTorch.
+scripts/sweep_report.py makes the figures of the sweep, scripts/sweep_list.py lists what a file has, the fastest first.
+Slots of 110 ms show what the power limit does to each configuration, --pdl how dependent launches follow each other: in
+files of their own, since what a file has is not measured again. Needs a GPU and PyTorch.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from tilewright.run import DEFAULT_ARCH
 from tilewright.selection import kernel_of
 
 SCHEDULE = measure.Schedule(slot_ms=2.5, rounds=4, graph_ms=1.0, warm_slots=40, sampled=False)
+WARM_MS = SCHEDULE.slot_ms * SCHEDULE.warm_slots
 START_S, SILENCE_S = 240.0, 90.0  # to the first answer, with PyTorch and the first kernels; and between two
 COMPILE_S = 1.5  # about what one kernel takes one processor
 MOST_ERRORS = 4  # shapes that go wrong for reasons of the program: then it is no use to go on
@@ -69,12 +73,13 @@ class Job:
 
 
 def jobs_of(
-    shapes: Sequence[Shape], sweep: sweep_file.Sweep, selection: Selection, schedule: measure.Schedule
-) -> list[Job]:
+    shapes: Sequence[Shape], sweep: sweep_file.Sweep, selection: Selection, schedule: measure.Schedule,
+    *, pdl: bool = False,
+) -> list[Job]:  # fmt: skip
     """What is left to measure, in the order of the shapes."""
     found = []
     for shape in shapes:
-        chosen = choose(planning_of(shape), shape, selection, schedule, get_gpu("h200").l2_bytes)
+        chosen = choose(planning_of(shape, pdl=pdl), shape, selection, schedule, get_gpu("h200").l2_bytes)
         whole = Job(shape, chosen.plans, chosen.predicted_us, chosen.seconds)
         job = whole.without(sweep.done(shape.sizes))
         if job.plans:
@@ -220,6 +225,13 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shape-seconds", type=float, default=Selection.seconds, help="a shape (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=SCHEDULE.rounds, help="(default: %(default)s)")
     parser.add_argument("--slot-ms", type=float, default=SCHEDULE.slot_ms, help="(default: %(default)s)")
+    parser.add_argument(
+        "--within",
+        type=float,
+        metavar="SHARE",
+        help="all that are predicted to take at most so much more than the pick",
+    )
+    parser.add_argument("--pdl", action="store_true", help="dependent launches, where a kernel gains by them")
     parser.add_argument("--dry-run", action="store_true", help="say what would be measured; needs no GPU")
     return parser.parse_args(argv)
 
@@ -227,18 +239,19 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None, worker: Sequence[str] | None = None) -> int:
     """Measure what is left, or say what is."""
     given = arguments(argv)
-    schedule = replace(SCHEDULE, rounds=given.rounds, slot_ms=given.slot_ms)
-    selection = Selection(given.per_family, given.most, given.shape_seconds)
+    warm_slots = max(1, round(WARM_MS / given.slot_ms))
+    schedule = replace(SCHEDULE, rounds=given.rounds, slot_ms=given.slot_ms, warm_slots=warm_slots)
+    selection = Selection(given.per_family, given.most, given.shape_seconds, given.within)
     try:
         shapes = select(given.part, given.only)
-        jobs = jobs_of(shapes, sweep_file.read(given.out), selection, schedule)
+        jobs = jobs_of(shapes, sweep_file.read(given.out), selection, schedule, pdl=given.pdl)
         if given.dry_run:
             print(dry_run(jobs, given.seconds))
             return 0
         status = sweep(
             jobs, given, schedule, worker or [sys.executable, str(Path(__file__).with_name("sweep_worker.py"))]
         )
-        left = jobs_of(shapes, sweep_file.read(given.out), selection, schedule)
+        left = jobs_of(shapes, sweep_file.read(given.out), selection, schedule, pdl=given.pdl)
     except TilewrightError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -39,11 +39,13 @@ class Selection:
     """How many configurations a shape has.
 
     ``per_family`` of each family first; in all at most ``most``, and at most what is predicted to take ``seconds``.
+    With ``within`` instead the planner's first, all those whose predicted time is at most that share above its pick's.
     """
 
     per_family: int = 8
     most: int = 44
     seconds: float = 4.0
+    within: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,9 @@ def name_of(plan: Plan) -> str:
     return sha256(json.dumps(values_of(plan), sort_keys=True).encode()).hexdigest()[:10]
 
 
-def planning_of(shape: Shape) -> Planning:
-    """What the planner says of a shape, for the whole GPU at its sustained clock."""
-    return plan(problem=shape.problem, gpu=GPU)
+def planning_of(shape: Shape, *, pdl: bool = False) -> Planning:
+    """What the planner says of a shape, for the whole GPU at its sustained clock; ``pdl`` of dependent launches."""
+    return plan(problem=shape.problem, gpu=GPU, pdl=pdl)
 
 
 def ordered(ranked: Sequence[Candidate], per_family: int) -> Iterator[Candidate]:
@@ -121,8 +123,10 @@ def choose(planning: Planning, shape: Shape, selection: Selection, schedule: mea
     found: dict[Plan, float] = {}
     first_of: set[str] = set()
     spent = 0.0
-    for each in ordered(planning.ranked, selection.per_family):
-        if each.plan is None or each.plan in found:
+    within = selection.within
+    listed = ordered(planning.ranked, selection.per_family) if within is None else iter(planning.ranked)
+    for each in listed:
+        if each.plan is None or each.plan in found or (within is not None and _us(each) > (1 + within) * best):
             continue
         slow = _us(each) > SLOWEST * best and each.family in first_of
         takes = seconds_of(_us(each), sets, schedule)

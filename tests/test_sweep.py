@@ -108,6 +108,19 @@ def test_forty_configurations_overall_and_of_a_shape() -> None:
     assert capped.plans == chosen.plans[:20], "a cap takes the first"
 
 
+def test_all_that_is_near_the_pick() -> None:
+    planning = planning_of(DECODE)
+    times = [each.predicted_us.sustained for each in planning.ranked if each.predicted_us]
+    chosen = choose(planning, DECODE, Selection(most=1000, seconds=1000, within=0.05), sweep.SCHEDULE, L2)
+    assert len(chosen.plans) == sum(us <= 1.05 * times[0] for us in times) > 4
+    assert max(chosen.predicted_us) <= 1.05 * times[0]
+    dependent = planning_of(DECODE, pdl=True).ranked[0].plan
+    assert dependent is not None
+    assert dependent.dependent
+    jobs = sweep.jobs_of([DECODE], sweep_file.Sweep(), Selection(within=0.0), sweep.SCHEDULE, pdl=True)
+    assert jobs[0].plans[0] == dependent
+
+
 # The process that measures
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sweep_file
+import sweep_list
 import sweep_report
 import sweep_rules
 from sweep_plans import Selection, choose, name_of, planning_of, values_of
@@ -81,6 +82,27 @@ def test_a_shape_by_hand(tmp_path: Path) -> None:
     assert row.below_floor == ()
     assert row.cublas_us == 50.0
     assert row.spearman is not None
+
+
+def test_a_list_of_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "s.jsonl"
+    made = line(SMALL, [1.3, 1.0, 1.1, 1.0, 1.0, 1.0])
+    sweep = written(path, made)
+    medians = [values[0] for values in made["times"].values()]
+    found = sweep_list.listing(SMALL, sweep.shapes[SMALL.sizes], sweep.plans, 2)
+    assert found.ratios is not None
+    assert found.ratios == pytest.approx((50.0 / medians[0], 50.0 / min(medians)))
+    rows = [each for each in found.lines if each.startswith("| ") and each != sweep_list.HEAD]
+    assert len(rows) == 3, "the two fastest, and the pick"
+    times, ofs, prices, labels = zip(*(map(str.strip, each.strip("|").split("|")) for each in rows), strict=True)
+    assert [float(us) for us in times] == pytest.approx([*sorted(medians)[:2], medians[0]], abs=0.005)
+    assert [float(each) for each in ofs] == pytest.approx([50.0 / float(us) for us in times], abs=0.002)
+    assert float(prices[-1]) == pytest.approx(1.3, abs=0.001), "the others are as predicted"
+    place = 1 + sorted(medians).index(medians[0])
+    assert labels[-1].endswith(f"**the pick, number {place}**")
+    assert sweep_list.main([str(path), "--only", str(SMALL)]) == 0
+    assert f"1 shapes: the picks {found.ratios[0]:.3f} of cuBLAS" in capsys.readouterr().out
+    assert sweep_list.main([str(tmp_path / "none"), "--only", "no stratum"]) == 2
 
 
 def test_spearman_of_the_same_and_the_reversed_order(tmp_path: Path) -> None:
