@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,10 @@ import pytest
 from tilewright.backends import BackendName, open_backend
 from tilewright.backends.base import Backend
 from tilewright.library import ready
+
+# A shell that puts a command in the background has it, and what it starts, ignore Ctrl-C, which some tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A kernel's first compile takes longer than any deadline per example, and says nothing of the code under test.
 hypothesis.settings.register_profile("tilewright", deadline=None, print_blob=True)

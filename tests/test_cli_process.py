@@ -109,6 +109,10 @@ def test_ctrl_c_ends_a_climb_with_130() -> None:
     time.sleep(3)
     assert climb.poll() is None, climb.communicate()
     climb.send_signal(signal.SIGINT)
-    _, stderr = climb.communicate(timeout=30)
+    try:
+        _, stderr = climb.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        climb.kill()
+        raise
     assert climb.returncode == 130
     assert "Traceback" not in stderr

@@ -57,7 +57,11 @@ def child(code: str, cache: Path | None = None) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
-    out, err = process.communicate(timeout=100)
+    try:
+        out, err = process.communicate(timeout=100)
+    except subprocess.TimeoutExpired:
+        process.kill()  # one that spins would for ever
+        raise
     assert process.returncode == 0, err
     return out, err
 
