@@ -71,3 +71,16 @@ def test_a_team_that_a_branch_has_not_is_refused_with_those_it_has() -> None:
         )
         assert not refused.fits
         assert names(refused) == []
+
+
+def test_a_decode_kernel_of_lines_that_are_not_aligned_fits_though_its_estimate_of_registers_does_not() -> None:
+    """It is a candidate: what its threads have no registers for, the compiler spills."""
+    judgement = judged(9, 2142, 361, layout="rc", tile=(16, 64, 64), stages=1)
+    assert judgement.candidate is not None
+    assert judgement.candidate.family == "decode_mma"
+    registers = found(judgement)["lane registers"]
+    assert (registers.ok, registers.hard, registers.value, registers.limit) == (False, False, 148, 128)
+    assert registers.sentence.endswith("leave 128; what finds no room there is spilled")
+    assert judgement.fits
+    aligned = judged(9, 2144, 4096, layout="rc", tile=(16, 32, 64))
+    assert found(aligned)["lane registers"].hard

@@ -29,14 +29,19 @@ def tokens(m: int, bm: int, most: int, what: str) -> Finding:
     return Finding("tokens", passes <= 1, m, bm, "rows", said, _TOKENS, hard=False)
 
 
-def lane_registers(held: int, spare: int, available: int, blocks: int, threads: int) -> Finding:
-    """Registers of a thread that loads fill and sums take, against those of an SM that so many blocks share."""
+def lane_registers(held: int, spare: int, available: int, blocks: int, threads: int, *, hard: bool = True) -> Finding:
+    """Registers of a thread that loads fill and sums take, against those of an SM that so many blocks share.
+
+    Where it is not ``hard`` there is a kernel with more than those, whose compiler finds the room or spills the rest.
+    """
     needed = held + spare
     said = (
         f"loads and sums are {held} registers a thread, the rest about {spare}: {needed}; {blocks} block"
         f"{'s' if blocks != 1 else ''} of {threads} threads on an SM leave {available}"
     )
-    return Finding("lane registers", needed <= available, needed, available, "registers", said, _REGISTERS)
+    if needed > available and not hard:
+        said += "; what finds no room there is spilled"
+    return Finding("lane registers", needed <= available, needed, available, "registers", said, _REGISTERS, hard)
 
 
 def in_flight(resident: int, block_bytes: int, blocks: int, sms: int, turnaround_us: float, rate: float) -> Finding:

@@ -131,9 +131,10 @@ class Decode(Family):
         assert isinstance(plan, DecodePlan)
         c = machine.calibration
         yield limits.tokens(problem.m, plan.bm, self.kind.most_tokens, "which a lane holds against its weights")
-        yield limits.lane_registers(
-            plan.registers, self.spare(plan), plan.available_registers, plan.blocks_per_sm, plan.threads
-        )
+        yield limits.lane_registers(  # plans of rows that are not aligned are candidates without that room: _fitted
+            plan.registers, self.spare(plan), plan.available_registers, plan.blocks_per_sm, plan.threads,
+            hard=plan.aligned,
+        )  # fmt: skip
         blocks = plan.grid(problem)[0]
         resident = min(plan.blocks_per_sm, -(-blocks // machine.sms))
         turnaround = float(self.turnaround_us(_table([plan]).columns, problem, machine)[0])
@@ -240,7 +241,7 @@ class Decode(Family):
 def _fitted(plans: Sequence[P], most: int, family: Decode) -> _Table:
     """Each with as many blocks an SM, at most ``most``, as have room beside the family's spare registers, if any have.
 
-    Where rows are not aligned it is one, and ptxas finds the room.
+    Where rows are not aligned it is one, and ptxas finds the room or spills the rest.
     """
     found, crowded = [], []
     for plan in plans:
