@@ -79,6 +79,8 @@ def _epilogue_forgotten(choice: Choice, found: Found, own: Candidate | None, pla
     most = constraints.stages_that_fit(int(stage.value), gpu, choice.epilogue_bytes)
     if not constraints.LEAST_STAGES <= most < choice.stages <= alone:
         return None
+    if any(each.ok is False for each in found.values() if each.hard and each.name not in ("stages", "kernel")):
+        return None  # fewer stages are no kernel either
     return Mistake(
         "all shared memory for stages",
         found["stages"].sentence,
@@ -151,8 +153,7 @@ def _too_few_stages(choice: Choice, found: Found, own: Candidate | None, plannin
     depth, stages = found["pipeline depth"], found["stages"]
     if depth.ok or not depth.limit or choice.problem.k == 0 or not found["instruction"].ok:
         return None
-    bm, bn, bk = choice.tile
-    step = roofline_tensor.tensor_clocks(bm * bn * bk, choice.machine.gpu).value
+    step = constraints.stage_clocks(choice.tile, choice.machine.gpu, choice.wgmma_clk)
     needed = math.ceil(depth.limit / step) + 1
     fit = needed <= (stages.limit or 0)
     return Mistake(
