@@ -16,7 +16,6 @@ from tilewright.gpu import get_gpu
 from tilewright.plan_simt32 import Simt32Plan
 from tilewright.plan_tensor import TensorPlan
 from tilewright.planner import constraints
-from tilewright.planner.calibration import shipped
 from tilewright.planner.judgement import Finding, Judgement
 from tilewright.planner.planning import Planning
 from tilewright.planner.why import time_us
@@ -273,27 +272,6 @@ def test_edges_and_rows() -> None:
 # ---- mistakes
 
 
-def test_narrow_tiles_are_multiplied_at_the_rate_of_their_wgmma() -> None:
-    """16 columns take 20 clocks, not 8: two of 64 rows and 4 of K = 16 are 160 a stage, and 7 of them cover a load."""
-    clk = shipped("h200").wgmma_clocks(16)
-    narrow = judged(*CUBE, layout="rc", tile=(128, 16, 64), stages=8)
-    depth = found(narrow)["pipeline depth"]
-    assert depth.value == pytest.approx(7 * 2 * 4 * clk)
-    assert depth.ok
-    assert "(8 - 1) x 160" in depth.sentence
-    assert depth.sentence.endswith("; a wgmma of 16 columns takes 20.01 clk")
-    assert "too few stages" not in names(narrow)
-    few = judged(*CUBE, layout="rc", tile=(128, 16, 64), stages=4)
-    advice = next(each.instead for each in few.mistakes if each.name == "too few stages")
-    assert advice == "7 stages, which fit"  # ceil(849 / 160) + 1
-    wide = found(judged(*CUBE, layout="rc", tile=(64, 64, 64), stages=8))["pipeline depth"]
-    assert (wide.value, "wgmma" in wide.sentence) == (7 * 128, False)
-
-
-def test_fewer_stages_are_no_advice_for_a_tile_that_registers_refuse() -> None:
-    assert names(judged(*CUBE, layout="rc", tile=(192, 256, 64), stages=4)) == []
-
-
 @pytest.mark.parametrize(
     ("shape", "choices", "mistake"),
     [
@@ -339,18 +317,6 @@ def test_advice_names_a_tile_that_a_kernel_has(layout: str) -> None:
     assert constraints.rows_of_m(Problem(300, 256, 64, "bf16"), 384).ok  # of 320 rows there is no tile
     turned = judged(128, 8192, 4096, tile=(320, 128, 64))
     assert all("128 x 320" not in each.instead for each in turned.mistakes)
-
-
-def test_how_many_stages_would_do() -> None:
-    small = judged(*CUBE, tile=(64, 64, 64), stages=2)
-    told = {each.name: each.instead for each in small.mistakes}
-    latency = found(small)["pipeline depth"].limit
-    assert latency is not None
-    needed = int(-(-latency // 128)) + 1
-    assert told["too few stages"].startswith(f"{needed} stages, ")
-    for stages in range(2, 13):
-        short = "too few stages" in names(judged(*CUBE, tile=(64, 64, 64), stages=stages))
-        assert short is (stages < needed)
 
 
 # ---- bad input, and problems with nothing to do

@@ -127,7 +127,8 @@ def facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
     yield (
         "waves",
         (
-            f"{candidate.tiles:,} tiles in {candidate.waves:,} wave{'s' * (candidate.waves != 1)}, "
+            f"{candidate.tiles:,} tile{'s' * (candidate.tiles != 1)} in {candidate.waves:,} "
+            f"wave{'s' * (candidate.waves != 1)}, "
             f"{candidate.wave_efficiency:.1%} of the places busy; super-rows of {candidate.raster}"
         ),
     )
