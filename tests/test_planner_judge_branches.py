@@ -84,3 +84,21 @@ def test_a_decode_kernel_of_lines_that_are_not_aligned_fits_though_its_estimate_
     assert judgement.fits
     aligned = judged(9, 2144, 4096, layout="rc", tile=(16, 32, 64))
     assert found(aligned)["lane registers"].hard
+
+
+@pytest.mark.parametrize(
+    ("shape", "how"),
+    [
+        ((16, 40, 368), {"layout": "cr", "gpu": "h100"}),  # stages of 128 k and of 64 in the same time
+        ((3512, 24, 8), {"layout": "rc", "gpu": "h100", "sms": 115}),  # a tile turned has fewer elements, and is slower
+        ((64, 4096, 4096), {"layout": "rc"}),
+        ((640, 7168, 7168), {}),
+        ((1, 4096, 4096), {"layout": "rc"}),
+        ((300, 5000, 777), {"layout": "rc"}),
+    ],
+)
+def test_the_pick_makes_no_mistake(shape: tuple[int, int, int], how: dict[str, Any]) -> None:
+    pick = tilewright.plan(*shape, **{"gpu": "h200", **how}).pick
+    judgement = judged(*shape, tile=pick.tile, cluster=pick.cluster, **how)
+    assert (judgement.candidate, judgement.better) == (pick, ())
+    assert names(judgement) == []

@@ -98,7 +98,9 @@ def _bk_for_reuse(choice: Choice, found: Found, own: Candidate | None, planning:
     instead = f"BK = {least}, one row of the swizzle; what shared memory is left takes more stages"
     if choice.other is not None:  # its deeper stages are no mistake where they are faster
         shallow = next((each for each in planning.ranked if each.tile == (bm, bn, least)), None)
-        if shallow is None or own is None or time_us(shallow, planning.clock) > time_us(own, planning.clock):
+        if shallow is None or own is None or own == planning.ranked[0]:
+            return None
+        if time_us(shallow, planning.clock) > time_us(own, planning.clock):
             return None
         instead = (
             f"{shallow.label}: {time_us(shallow, planning.clock):,.1f} us, and {time_us(own, planning.clock):,.1f} us "
@@ -182,8 +184,9 @@ def _wrong_way_round(choice: Choice, found: Found, own: Candidate | None, planni
     bm, bn, _ = choice.tile
     if "edge waste" not in found or bm == bn or bn % WARPGROUP_ROWS:
         return None
-    if not any(each.tile[:2] == (bn, bm) for each in planning.ranked):
-        return None  # no kernel has it that way
+    other = next((each for each in planning.ranked if each.tile[:2] == (bn, bm)), None)
+    if other is None or (own is not None and time_us(own, planning.clock) < time_us(other, planning.clock)):
+        return None  # no kernel has it that way, or none that is faster
     own_waste, turned = found["edge waste"], constraints.edge_waste(choice.problem, bn, bm)
     if own_waste.value < turned.value + CLEARLY:
         return None
