@@ -91,8 +91,9 @@ def test_a_decode_kernel_of_lines_that_are_not_aligned_fits_though_its_estimate_
     [
         ((16, 40, 368), {"layout": "cr", "gpu": "h100"}),  # stages of 128 k and of 64 in the same time
         ((3512, 24, 8), {"layout": "rc", "gpu": "h100", "sms": 115}),  # a tile turned has fewer elements, and is slower
+        ((296, 4520, 7000), {}),  # clusters of 4, which leave SMs empty and win all the same
+        ((7380, 792, 2112), {"layout": "cr", "gpu": "h100", "clock": "burst", "lda": 7381}),  # rung 5
         ((64, 4096, 4096), {"layout": "rc"}),
-        ((640, 7168, 7168), {}),
         ((1, 4096, 4096), {"layout": "rc"}),
         ((300, 5000, 777), {"layout": "rc"}),
     ],

@@ -17,6 +17,7 @@ from tilewright.planner.candidate import Candidate
 from tilewright.planner.choice import FAMILY, Choice
 from tilewright.planner.judgement import Finding, Mistake
 from tilewright.planner.planning import Planning
+from tilewright.planner.rank import TIE
 from tilewright.planner.why import time_us
 from tilewright.roofline import number
 from tilewright.roofline_tensor import WARPGROUP_ROWS
@@ -29,7 +30,14 @@ Found = Mapping[str, Finding]
 def mistakes(
     choice: Choice, findings: tuple[Finding, ...], candidate: Candidate | None, planning: Planning
 ) -> tuple[Mistake, ...]:
-    """Those that the choice makes, in the order of ``_MISTAKES``; ``candidate`` is its kernel with its time, if any."""
+    """Those that the choice makes, in the order of ``_MISTAKES``; ``candidate`` is its kernel with its time, if any.
+
+    A kernel that the planner has nothing faster than makes none, whatever its limits cost it.
+    """
+    if candidate is not None and planning.ranked:
+        best, own = (time_us(each, planning.clock) for each in (planning.ranked[0], candidate))
+        if own <= best * (1 + TIE):
+            return ()
     found = {each.name: each for each in findings}
     looks = _MISTAKES if choice.other is None else _OF_ANY_FAMILY
     made = (look(choice, found, candidate, planning) for look in looks)
@@ -98,9 +106,7 @@ def _bk_for_reuse(choice: Choice, found: Found, own: Candidate | None, planning:
     instead = f"BK = {least}, one row of the swizzle; what shared memory is left takes more stages"
     if choice.other is not None:  # its deeper stages are no mistake where they are faster
         shallow = next((each for each in planning.ranked if each.tile == (bm, bn, least)), None)
-        if shallow is None or own is None or own == planning.ranked[0]:
-            return None
-        if time_us(shallow, planning.clock) > time_us(own, planning.clock):
+        if shallow is None or own is None or time_us(shallow, planning.clock) > time_us(own, planning.clock):
             return None
         instead = (
             f"{shallow.label}: {time_us(shallow, planning.clock):,.1f} us, and {time_us(own, planning.clock):,.1f} us "
