@@ -22,12 +22,12 @@ def test_how_many_stages_would_do() -> None:
 
 def test_narrow_tiles_are_multiplied_at_the_rate_of_their_wgmma() -> None:
     """16 columns take 20 clocks, not 8: two of 64 rows and 4 of K = 16 are 160 a stage, and 7 of them cover a load."""
-    clk = shipped("h200").wgmma_clocks(16)
+    assert shipped("h200").wgmma_clocks(16) == pytest.approx(20, abs=0.01)
     narrow = judged(*CUBE, layout="rc", tile=(128, 16, 64), stages=8)
     depth = found(narrow)["pipeline depth"]
-    assert depth.value == pytest.approx(7 * 2 * 4 * clk)
+    assert depth.value == 7 * 2 * 4 * 20
     assert depth.ok
-    assert "(8 - 1) x 160" in depth.sentence
+    assert "(8 - 1) x 160 clk a stage = 1,120 clk; " in depth.sentence
     assert depth.sentence.endswith("; a wgmma of 16 columns takes 20.01 clk")
     assert "too few stages" not in names(narrow)
     few = judged(*CUBE, layout="rc", tile=(128, 16, 64), stages=4)
@@ -39,3 +39,11 @@ def test_narrow_tiles_are_multiplied_at_the_rate_of_their_wgmma() -> None:
 
 def test_fewer_stages_are_no_advice_for_a_tile_that_registers_refuse() -> None:
     assert names(judged(*CUBE, layout="rc", tile=(192, 256, 64), stages=4)) == []
+
+
+def test_of_one_sm_the_ridge_and_the_words_are_those_of_one() -> None:
+    one = judged(4096, 4096, 4096, tile=(128, 256, 64), cluster=(2, 1), sms=1)
+    # 989.4 / 132 = 7.495 TFLOPS over 4.8 TB/s
+    assert "stand against a ridge of 1.56, no tile's do" in found(one)["HBM bandwidth"].sentence
+    assert found(one)["kernel"].sentence == "a cluster of 2x1 blocks does not fit on 1 SM"
+    assert found(one)["clusters"].sentence == "0 clusters of 2 run at a time on 1 SM"

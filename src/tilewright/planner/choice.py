@@ -93,7 +93,8 @@ class Choice:
         except UsageError as error:
             return str(error)
         if self.cluster[0] * self.cluster[1] > self.machine.sms:
-            return f"a cluster of {self.cluster[0]}x{self.cluster[1]} blocks does not fit on {self.machine.sms} SMs"
+            sms = self.machine.sms
+            return f"a cluster of {self.cluster[0]}x{self.cluster[1]} blocks does not fit on {sms} SM{'s' * (sms != 1)}"
         return _refused(self.problem)
 
 

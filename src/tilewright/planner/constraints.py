@@ -95,7 +95,7 @@ def hbm_bandwidth(problem: Problem, gpu: GpuSpec, roof: Roof = "bf16_tensor") ->
     assert whole is not None
     said = (
         f"HBM moves A, B and C once: {needed}; it has {number(supply)}. The problem's {number(whole.value)} FLOP/B "
-        f"stand against a ridge of {ridge:.0f}, no tile's do"
+        f"stand against a ridge of {ridge:.3g}, no tile's do"
     )
     return _against("HBM bandwidth", needed, supply, said, gpu.sources["hbm_bytes_per_s"], hard=False)
 
@@ -132,7 +132,7 @@ def stage_clocks(tile: tuple[int, int, int], gpu: GpuSpec, wgmma_clk: float | No
     """
     bm, bn, bk = tile
     least = roofline_tensor.tensor_clocks(bm * bn * bk, gpu).value
-    own = least if wgmma_clk is None else bm / WARPGROUP_ROWS * bk / INSTRUCTION_DEPTH * wgmma_clk
+    own = least if wgmma_clk is None else round(bm / WARPGROUP_ROWS * bk / INSTRUCTION_DEPTH * wgmma_clk)
     return own if own > least * AS_FAST else least
 
 
@@ -254,7 +254,7 @@ def clusters(cluster: tuple[int, int], gpu: GpuSpec, sms: int) -> Finding:
         fit = clusters_that_fit(size, gpu, sms) if size <= LARGEST_CLUSTER else 0
     except UsageError:
         fit = 0
-    said = f"{fit} clusters of {size} run at a time on {sms} SMs"
+    said = f"{fit} clusters of {size} run at a time on {sms} SM{'s' * (sms != 1)}"
     if fit < most:
         idle = sms - fit * size
         said += f", not {sms} // {size} = {most}: a cluster lies in one GPC, and {idle} SMs stay empty"

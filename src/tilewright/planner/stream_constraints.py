@@ -107,7 +107,7 @@ def reach(split: int, clusters: int, sms: int, tiles: int, blocks_per_sm: int = 
         said += f", K of each shared by {split}: clusters of {split} find {clusters * blocks_per_sm} places"
     if blocks_per_sm > 1:
         said += f", {blocks_per_sm} blocks an SM"
-    said += f"; {blocks} of {sms} SMs have work at a time"
+    said += f"; {blocks} of {sms} SM{'s have' if sms != 1 else ' has'} work at a time"
     least = ENOUGH_SMS * sms
     return Finding("SMs with work", blocks >= least, blocks, least, "SMs", said, _OCCUPANCY, hard=False)
 

@@ -346,7 +346,9 @@ def _shape(plan: SwapAbPlan, places: int) -> Shape:
 def _passed_over(plan: SwapAbPlan, problem: Problem, machine: Machine) -> Candidate:
     """A kind that a kernel has and that is no choice."""
     if plan.cluster_k > machine.sms:
-        reason: str | None = f"a cluster of {plan.cluster_k} blocks does not fit on {machine.sms} SMs"
+        reason: str | None = (
+            f"a cluster of {plan.cluster_k} blocks does not fit on {machine.sms} SM{'s' * (machine.sms != 1)}"
+        )
     else:
         reason = SWAP_AB.unlisted((plan.bm, plan.bn, plan.bk), problem)
     shape = _shape(plan, max(1, machine.sms // plan.cluster_k))
