@@ -93,6 +93,11 @@ def test_power_by_hand() -> None:
         ({"idle_power_w": float("nan")}, "idle_power_w is nan"),
         ({"port_contention": -0.1}, "port_contention is -0.1; it must be at least 0"),
         ({"wgmma_clk": {64: 0.0}}, "wgmma_clk is {64: 0.0}; it has clocks above 0"),
+        ({"wgmma_clk": {8: 18.0, 128: 64.0}}, "for some widths, multiples of 8, 8 and 256 among them"),
+        ({"wgmma_clk": {8: 18.0, 256: float("inf")}}, "wgmma_clk is {8: 18.0, 256: inf}; it has clocks above 0"),
+        ({"mma_sync_share": 0.0}, "mma_sync_share is 0.0; it must be above 0"),
+        ({"idle_power_w": 700.0}, "idle_power_w is 700.0; it must be below power_limit_w, 695"),
+        ({"l2_curve": ((1.0, float("inf")),)}, "l2_curve must have ascending working sets"),
         ({"l2_curve": ((2.0, 1.0), (1.0, 1.0))}, "l2_curve must have ascending working sets"),
         ({"sources": {}}, "boost_clock_mhz has no source"),
     ],
@@ -113,6 +118,9 @@ def damaged(**changes: Any) -> dict[str, Any]:
         (damaged(constants={}), "lacks boost_clock_mhz, burst_clock_mhz"),
         (damaged(constants={**H200.to_dict()["constants"], "more": {}}), "has unknown more"),
         (damaged(constants=3), "is not of schema"),
+        (damaged(key=None), "a calibration's key is None, which is no str"),
+        (damaged(measured="no"), "a calibration's measured is 'no', which is no bool"),
+        (damaged(residuals=[["simt", "issue", 10**400]]), "is not of schema"),
         ({k: v for k, v in H200.to_dict().items() if k != "key"}, "is not of schema"),
         ([1], "is no JSON object"),
     ],
@@ -129,6 +137,9 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"it\.json cannot be read: No such file"):
         Calibration.load(tmp_path / "it.json")
     (tmp_path / "it.json").write_bytes(b"\xff{")
+    with pytest.raises(UsageError, match=r"it\.json cannot be read"):
+        Calibration.load(tmp_path / "it.json")
+    (tmp_path / "it.json").write_text("[" * 100_000)
     with pytest.raises(UsageError, match=r"it\.json cannot be read"):
         Calibration.load(tmp_path / "it.json")
     with pytest.raises(UsageError, match=r"cannot be written to .*none/it\.json: No such file"):

@@ -144,7 +144,7 @@ def test_the_clock_constants_may_come_from_a_file(tmp_path: Path) -> None:
     assert (found["gpu"], found["assumed_gpu"], found["calibration"]) == ("h100", False, shipped("h100").label)
     refused = run("plan", "512", "512", "512", *H200, "--calibration", str(path))
     assert refused.exit_code == 2
-    assert "the plan is for H200 SXM" in squeezed_words(refused.stderr)
+    assert "the plan is for h200 (H200 SXM)" in squeezed_words(refused.stderr)
     assert shipped("h100").label in squeezed_words(run("plan", "512", "512", "512", "--calibration", str(path)).stdout)
 
 

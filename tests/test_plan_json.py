@@ -172,6 +172,10 @@ def test_the_top_of_the_candidates_is_the_beginning_of_all_of_them() -> None:
         shown = asked.to_dict(top)
         assert shown["candidates"] == everything[: min(top, 3)]
         assert shown["pick"] == everything[0]
+    wrong: tuple[Any, ...] = ("3", 2.5, True)
+    for each in wrong:
+        with pytest.raises(UsageError, match=f"top is {each!r}; at least 1"):
+            asked.to_dict(each)
     with pytest.raises(UsageError, match="top is 0; at least 1"):
         asked.to_dict(0)
 

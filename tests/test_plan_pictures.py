@@ -218,6 +218,17 @@ def test_every_candidate_of_the_planner_fits_its_budgets(kind: dict[str, Any]) -
             assert sum(part.size for part in budget.all_parts) == limit
 
 
+def test_registers_that_are_not_known_are_not_called_free() -> None:
+    """Of threads that load and multiply only the accumulators are known before the kernel is compiled."""
+    decode = tilewright.plan(1, 4096, 4096, layout="rc", gpu="h200").pick
+    assert decode.register_split is None
+    rest = register_budget(decode).all_parts[-1]
+    assert (rest.name, rest.rest) == ("their threads' other values, and free", True)
+    assert "their threads' other values, and free" in "\n".join(drawn(budget_bar(register_budget(decode), 120), 120))
+    assert register_budget(planning().pick).all_parts[-1].name == "free"
+    assert shared_budget(decode).all_parts[-1].name == "free"
+
+
 def test_a_budget_that_is_exceeded_says_by_how_much() -> None:
     rejected = planning().rejected[0]  # 256x256x64 in 4 stages
     shared, registers = shared_budget(rejected), register_budget(rejected)

@@ -319,18 +319,6 @@ def test_advice_names_a_tile_that_a_kernel_has(layout: str) -> None:
     assert all("128 x 320" not in each.instead for each in turned.mistakes)
 
 
-def test_how_many_stages_would_do() -> None:
-    small = judged(*CUBE, tile=(64, 64, 64), stages=2)
-    told = {each.name: each.instead for each in small.mistakes}
-    latency = found(small)["pipeline depth"].limit
-    assert latency is not None
-    needed = int(-(-latency // 128)) + 1
-    assert told["too few stages"].startswith(f"{needed} stages, ")
-    for stages in range(2, 13):
-        short = "too few stages" in names(judged(*CUBE, tile=(64, 64, 64), stages=stages))
-        assert short is (stages < needed)
-
-
 # ---- bad input, and problems with nothing to do
 
 

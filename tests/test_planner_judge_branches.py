@@ -71,3 +71,35 @@ def test_a_team_that_a_branch_has_not_is_refused_with_those_it_has() -> None:
         )
         assert not refused.fits
         assert names(refused) == []
+
+
+def test_a_decode_kernel_of_lines_that_are_not_aligned_fits_though_its_estimate_of_registers_does_not() -> None:
+    """It is a candidate: what its threads have no registers for, the compiler spills."""
+    judgement = judged(9, 2142, 361, layout="rc", tile=(16, 64, 64), stages=1)
+    assert judgement.candidate is not None
+    assert judgement.candidate.family == "decode_mma"
+    registers = found(judgement)["lane registers"]
+    assert (registers.ok, registers.hard, registers.value, registers.limit) == (False, False, 148, 128)
+    assert registers.sentence.endswith("leave 128; what finds no room there is spilled")
+    assert judgement.fits
+    aligned = judged(9, 2144, 4096, layout="rc", tile=(16, 32, 64))
+    assert found(aligned)["lane registers"].hard
+
+
+@pytest.mark.parametrize(
+    ("shape", "how"),
+    [
+        ((16, 40, 368), {"layout": "cr", "gpu": "h100"}),  # stages of 128 k and of 64 in the same time
+        ((3512, 24, 8), {"layout": "rc", "gpu": "h100", "sms": 115}),  # a tile turned has fewer elements, and is slower
+        ((296, 4520, 7000), {}),  # clusters of 4, which leave SMs empty and win all the same
+        ((7380, 792, 2112), {"layout": "cr", "gpu": "h100", "clock": "burst", "lda": 7381}),  # rung 5
+        ((64, 4096, 4096), {"layout": "rc"}),
+        ((1, 4096, 4096), {"layout": "rc"}),
+        ((300, 5000, 777), {"layout": "rc"}),
+    ],
+)
+def test_the_pick_makes_no_mistake(shape: tuple[int, int, int], how: dict[str, Any]) -> None:
+    pick = tilewright.plan(*shape, **{"gpu": "h200", **how}).pick
+    judgement = judged(*shape, tile=pick.tile, cluster=pick.cluster, **how)
+    assert (judgement.candidate, judgement.better) == (pick, ())
+    assert names(judgement) == []

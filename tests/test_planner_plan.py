@@ -245,7 +245,11 @@ def test_an_answer_that_is_kept_does_not_let_a_wrong_type_pass(wrong: dict[str, 
         ({"m": 7, "problem": Problem(8, 8, 8, "bf16")}, "give one or the other"),
         ({"m": 10**6, "n": 10**6, "k": 10**6}, "are 6,000 GB; H200 SXM has 141 GB of memory"),
         ({"m": 2**31 - 2000, "n": 2**31 - 2000, "k": 64}, "141 GB of memory"),
-        ({"m": 8, "n": 8, "k": 8, "calibration": shipped("h100")}, "the plan is for H200 SXM"),
+        (
+            {"m": 8, "n": 8, "k": 8, "calibration": shipped("h100")},
+            r"the calibration is of h100 \(H100 SXM, from published figures\); the plan is for h200 \(H200 SXM\)",
+        ),
+        ({"m": 8, "n": 8, "k": 8, "calibration": "h200"}, "calibration is a str; it must be a Calibration"),
     ],
 )
 def test_arguments_that_make_no_sense_together(given: dict[str, Any], said: str) -> None:

@@ -176,7 +176,7 @@ def test_few_sms_have_no_large_clusters() -> None:
     planning = tilewright.plan(512, 512, 512, gpu="h200", sms=1)
     assert {each.cluster for each in main_kernels(planning)} == {(1, 1)}
     reasons = {each.rejected for each in planning.rejected if each.cluster == (2, 1) and each.tile[:2] == (128, 128)}
-    assert "a cluster of 2 blocks does not fit on 1 SMs" in reasons
+    assert "a cluster of 2 blocks does not fit on 1 SM" in reasons
 
 
 def test_a_family_that_cannot_read_the_problem_says_why() -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from functools import cache
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,12 +17,14 @@ import tilewright
 from tilewright import plan_space
 from tilewright.dtypes import BF16, DType
 from tilewright.errors import UsageError
-from tilewright.plan_decode import GemvPlan, MmaPlan
+from tilewright.plan_decode import DecodePlan, GemvPlan, MmaPlan
 from tilewright.plan_grid import CLUSTER_SHAPES
 from tilewright.plan_parts import PartsPlan
 from tilewright.plan_splitk import SplitKPlan, with_clusters
 from tilewright.plan_streamk import StreamKPlan
 from tilewright.plan_swapab import CLUSTERS, SwapAbPlan
+from tilewright.planner.decode_space import has_room
+from tilewright.planner.families.decode import GEMV, MMA
 from tilewright.planner.families.splitk import SplitK
 from tilewright.planner.families.streamk import StreamK
 from tilewright.planner.families.swapab import DEPTHS, SWAP_AB, kind_plan
@@ -221,3 +224,57 @@ def test_every_plan_of_the_decode_space_is_a_candidate(m: int) -> None:
     crowded = [each for each in refused if "on an SM leave" in str(each.rejected)]
     assert len(kinds) + len(crowded) == len(legal)
     assert len(kinds) > len(crowded)
+
+
+@pytest.mark.parametrize(("m", "k"), [(3, 4096), (16, 4096), (2, 1026), (12, 921)])
+def test_decode_kernels_that_are_no_candidates_are_named_and_can_be_judged(m: int, k: int) -> None:
+    """Of all rows, loads and warps that a plan may have: each is a candidate, without room, or of a kind left out."""
+    problem = Problem(m, 4096, k, "bf16", b_layout="column")
+    planning = tilewright.plan(problem=problem, gpu="h200")
+
+    def key(plan: DecodePlan) -> tuple[object, ...]:
+        return type(plan), plan.bm, plan.bn, plan.bk, plan.traits[:-1]  # whatever the blocks an SM
+
+    listed = {key(each.plan) for each in planning.ranked if isinstance(each.plan, DecodePlan)}
+    said = [str(each.rejected) for each in planning.rejected if "are left out" in str(each.rejected)]
+    given: dict[str, Any] = {"aligned": problem.aligned, "b_layout": "column"}
+    apart: Counter[str] = Counter()
+    for un, wk, wr in product((1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)):
+        for rows, batches in product((1, 2, 4, 8), (1, 2, 4)):
+            with suppress(UsageError):
+                if m <= 4 and batches == 1:
+                    gemv = GemvPlan(BF16, bm=m, rw=rows, un=un, wk=wk, wr=wr, **given)
+                    if rows > 4 or not 4 <= rows * un <= 8:
+                        apart["more than 4 rows of a warp, and fewer than 4 loads of a lane or more than 8,"] += 1
+                    elif not 4 <= wk * wr <= 16 or wr > 4:
+                        apart["fewer than 4 warps, or more than 4 along the weights,"] += 1
+                    elif key(gemv) not in listed:
+                        assert not has_room(gemv, GEMV.spare)
+            with suppress(UsageError):
+                mma = MmaPlan(BF16, nt=-(-m // 8), rb=rows, un=un, batches=batches, wk=wk, wr=wr, **given)
+                if rows > 2:
+                    apart["warps of 64 rows of weights and more"] += 1
+                elif batches > 2 or un > 4:
+                    apart["more than 2 batches of a warp, or more than 4 loads of each,"] += 1
+                elif wk < 4 or wr > 2:
+                    apart["fewer than 4 warps along K, or more than 2 along the weights,"] += 1
+                elif key(mma) not in listed:
+                    assert not has_room(mma, MMA.spare)
+    assert apart
+    for what, count in apart.items():
+        assert count > 0, what
+        assert any(each.startswith(f"{what} are left out") for each in said), what
+
+
+def test_a_decode_tile_that_is_left_out_has_a_kernel_all_the_same() -> None:
+    judgement = tilewright.judge(16, 11464, 921, layout="rc", gpu="h200", tile=(16, 128, 32))
+    assert judgement.fits
+    assert judgement.candidate is not None
+    plan = judgement.candidate.plan
+    assert isinstance(plan, MmaPlan)
+    assert (plan.bm, plan.bn, plan.bk) == (16, 128, 32)
+    assert has_room(plan, MMA.spare)
+    kernel = next(each for each in judgement.findings if each.name == "kernel")
+    assert "it is no candidate: its rows, loads or warps are none of the candidates'" in kernel.sentence
+    listed = tilewright.judge(16, 4096, 4096, layout="rc", gpu="h200", tile=(16, 64, 128))
+    assert "no candidate" not in listed.findings[-1].sentence

@@ -283,6 +283,9 @@ def test_the_limits_say_their_numbers() -> None:
         "64 SMs x 1 block x 32,768 B of weights = 2.097 MB in flight; 4 TB/s over the 1 us until a load is replaced "
         "ask for 4 MB"
     )
+    said = limits.in_flight(2, 16 * 1024, 200, 132, 1.0, 4e12)
+    assert said.value == 200 * 16 * 1024
+    assert said.sentence.startswith("200 blocks on 132 SMs x 16,384 B of weights = 3.277 MB in flight"), "not of 264"
     said = limits.tokens_read(problem(8, 4096, 1024), 8, 16, "a warp")
     assert (said.ok, said.value) == (True, 0.5)
     assert "tokens come 256 times from L2, 4.194 MB beside 8.389 MB of weights: 50%" in said.sentence
@@ -300,6 +303,25 @@ def test_the_limits_say_their_numbers() -> None:
     assert said.sentence == (
         "4 tiles, K of each shared by 8: clusters of 8 find 15 places; 32 of 132 SMs have work at a time"
     )
+
+
+def test_two_blocks_an_sm_are_two_places_of_a_cluster_on_the_same_sms() -> None:
+    """30 clusters of 4 leave 12 of 132 SMs empty, whatever room there is on each."""
+    planning = tilewright.plan(200, 3000, 8000, gpu="h200")
+    twos = [
+        each for each in planning.ranked if each.family == "swapab" and each.split == 4
+        and each.tiles > 60 and round(each.tiles / each.waves / each.wave_efficiency) == 60
+    ]  # fmt: skip
+    assert twos
+    for each in twos:
+        said = {found.name: found for found in of_family(each, planning.problem, H200)}
+        assert isinstance(each.plan, SwapAbPlan)
+        loads = (each.plan.stages - 1) * each.plan.bn * each.plan.bk * 2
+        assert said["bytes in flight"].value == 240 * loads
+        assert said["bytes in flight"].sentence.startswith(f"120 SMs x 2 blocks x {loads:,} B of weights = ")
+        assert said["SMs with work"].sentence.endswith(
+            "clusters of 4 find 60 places, 2 blocks an SM; 120 of 132 SMs have work at a time"
+        )
 
 
 def parts_said(m: int, n: int, k: int) -> str:

@@ -42,7 +42,9 @@ def test_the_sentence_names_the_faster_one_and_what_decides_first() -> None:
     )
     assert str(why(third, first)) == says  # whichever is named first
     assert "takes 8.00 us (7.4%) less than 256x128x64" in str(why(first, second))
-    assert "take the same time; the tie rule decides" in str(why(first, first))
+    twin = replace(first, tile=(256, 128, 64))
+    assert str(why(first, twin)).endswith("take the same time; the tie rule decides")
+    assert str(why(first, first)) == "A and B are the same candidate, 128x256x64 s4 2x1 cooperative"
 
 
 def test_what_terms_do_not_explain_is_a_row() -> None:
@@ -112,3 +114,21 @@ def test_the_planner_s_own_candidates_are_explained_by_their_terms() -> None:
             assert REST not in {term.name for term in found.terms}
             tie = 0.001 * time_us(asked.pick, asked.clock)
             assert found.difference_us >= -tie
+
+
+def test_what_two_kernels_take_before_they_begin_is_each_kernel_s() -> None:
+    """Neither has clusters, and their launches differ all the same."""
+    asked = tilewright.plan(64, 4096, 4096, layout="rc", gpu="h200")
+    compared = why(find(asked, "swapab 1x1"), find(asked, "splitk 1x1"))
+    launch = next(term for term in compared.terms if term.name == "launch")
+    assert launch.a_us != launch.b_us
+    assert launch.source == "A: no clusters, swapab; B: no clusters, splitk"
+    one = next(term for term in why(asked.pick, asked.pick).terms if term.name == "launch")
+    assert one.source == "no clusters"
+
+
+def test_one_tile_is_one() -> None:
+    pick = tilewright.plan(8, 8, 8, layout="rc", gpu="h200").pick
+    assert pick.tiles == 1
+    tensor = next(term for term in why(pick, pick).terms if term.name == "tensor")
+    assert tensor.source.startswith("1 tile in 1 wave, ")

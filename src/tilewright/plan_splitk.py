@@ -118,7 +118,7 @@ class SplitKPlan(PartsPlan):
         left = "no partial sums"
         if parts > 1:
             count = min(self.fan_in or parts, parts)
-            left = f"{amount(self.workspace_bytes(problem))} of partial sums, {count} added up at once"
+            left = f"{amount(self.workspace_bytes(problem))} for partial sums, {count} added up at once"
         return (
             f"{self.tiles_named(tiles)} in {parts} part{'s' * (parts != 1)} of {-(-self.k_blocks(problem) // parts)} K "
             f"blocks{by} on {blocks} blocks; {left}"

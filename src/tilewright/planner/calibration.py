@@ -190,10 +190,13 @@ class Calibration:
                 wrong = f"lacks {', '.join(missing)}" if missing else f"has unknown {', '.join(unknown)}"
                 raise UsageError(f"a calibration {wrong}")
             given = {name: _parsed(name, constants[name]["value"]) for name in constant_names()}
+            for name, kind in (("key", str), ("label", str), ("measured", bool)):
+                if type(values[name]) is not kind:
+                    raise UsageError(f"a calibration's {name} is {values[name]!r}, which is no {kind.__name__}")
             return cls(
-                key=str(values["key"]),
-                label=str(values["label"]),
-                measured=bool(values["measured"]),
+                key=values["key"],
+                label=values["label"],
+                measured=values["measured"],
                 sources={name: str(constants[name]["source"]) for name in constant_names()},
                 spreads={
                     name: (float(entry["quartiles"][0]), float(entry["quartiles"][1]))
@@ -207,7 +210,7 @@ class Calibration:
             )
         except UsageError:
             raise
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise UsageError(f"a calibration is not of schema {SCHEMA}: {error!r}") from error
 
     def save(self, path: Path) -> None:
@@ -222,7 +225,7 @@ class Calibration:
         """Read a file that ``save`` wrote. Raises ``UsageError`` naming the file when it is none."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:  # of no JSON, and of no text
+        except (OSError, ValueError, RecursionError) as error:  # of no JSON, of no text, of lists without end
             reason = getattr(error, "strerror", None) or error
             raise UsageError(f"the calibration {path} cannot be read: {reason}") from error
         if not isinstance(values, dict):
@@ -273,7 +276,7 @@ def _parsed(name: str, value: Any) -> Any:
 def _complaints(calibration: Calibration) -> list[str]:
     """Why these are no constants of a GPU, the first of each kind."""
     found = []
-    shares = ("port_contention", "mma_sync_share", "fma_share", "power_clock_exponent")
+    shares = ("port_contention", "power_clock_exponent")  # which may be nothing
     for name in constant_names():
         value = getattr(calibration, name)
         if isinstance(value, float | int):
@@ -282,8 +285,16 @@ def _complaints(calibration: Calibration) -> list[str]:
                 found.append(f"{name} is {value}; it must be {'at least' if name in shares else 'above'} 0")
         if name not in calibration.sources:
             found.append(f"{name} has no source")
-    if not calibration.wgmma_clk or not all(clocks > 0 for clocks in calibration.wgmma_clk.values()):
-        found.append(f"wgmma_clk is {dict(calibration.wgmma_clk)}; it has clocks above 0 for some widths")
+    if calibration.idle_power_w >= calibration.power_limit_w:
+        found.append(
+            f"idle_power_w is {calibration.idle_power_w}; it must be below power_limit_w, {calibration.power_limit_w}"
+        )
+    clocks, ends = calibration.wgmma_clk, {WGMMA_WIDTHS[0], WGMMA_WIDTHS[-1]}
+    if not ends <= set(clocks) <= set(range(8, 257, 8)) or not all(0 < each < math.inf for each in clocks.values()):
+        found.append(
+            f"wgmma_clk is {dict(clocks)}; it has clocks above 0 for some widths, multiples of 8, {min(ends)} and "
+            f"{max(ends)} among them"
+        )
     for family in {of for of, _, _ in calibration.residuals}:
         names = [(name, factor) for of, name, factor in calibration.residuals if of == family]
         if len(names) > MOST_RESIDUALS:
@@ -294,6 +305,7 @@ def _complaints(calibration: Calibration) -> list[str]:
             if not 0 < factor < math.inf
         ]
     sets = [working_set for working_set, _ in calibration.l2_curve]
-    if not sets or sets != sorted(set(sets)) or not all(rate > 0 for _, rate in calibration.l2_curve):
+    numbers = [number for point in calibration.l2_curve for number in point]
+    if not sets or sets != sorted(set(sets)) or not all(0 < number < math.inf for number in numbers):
         found.append("l2_curve must have ascending working sets and rates above 0")
     return found

@@ -67,6 +67,13 @@ class Choice:
             return self.machine.places(self.cluster[0] * self.cluster[1])
         return 1
 
+    @property
+    def wgmma_clk(self) -> float | None:
+        """Clocks of a wgmma as wide as the tile; None where there is none."""
+        with suppress(UsageError):
+            return None if self.problem.dtype == FP32 else self.machine.calibration.wgmma_clocks(self.tile[1])
+        return None
+
     def plan(self) -> TensorPlan:
         """The plan of the main kernel, tiles in rows. Raises ``UsageError`` with the reason where no kernel has it."""
         p = self.problem
@@ -86,7 +93,8 @@ class Choice:
         except UsageError as error:
             return str(error)
         if self.cluster[0] * self.cluster[1] > self.machine.sms:
-            return f"a cluster of {self.cluster[0]}x{self.cluster[1]} blocks does not fit on {self.machine.sms} SMs"
+            sms = self.machine.sms
+            return f"a cluster of {self.cluster[0]}x{self.cluster[1]} blocks does not fit on {sms} SM{'s' * (sms != 1)}"
         return _refused(self.problem)
 
 
@@ -262,7 +270,8 @@ def _findings(choice: Choice) -> Iterator[Finding]:
         return
     yield constraints.stages(bm, bn, bk, itemsize, choice.stages, gpu, choice.epilogue_bytes)
     latency = constants.tma_latency_hbm_clk
-    yield constraints.pipeline(bm, bn, bk, choice.stages, gpu, latency, constants.sources["tma_latency_hbm_clk"])
+    source = constants.sources["tma_latency_hbm_clk"]
+    yield constraints.pipeline(bm, bn, bk, choice.stages, gpu, latency, source, choice.wgmma_clk)
     yield constraints.swizzle_row(bk, itemsize)
     yield constraints.instruction(bm, bn, *team)
     yield constraints.accumulators(bm, bn, *team, gpu)

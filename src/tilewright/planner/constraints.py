@@ -27,9 +27,11 @@ from tilewright.roofline_tensor import WARPGROUP_ROWS, WARPGROUP_THREADS
 
 SWIZZLE_BYTES = 128
 INSTRUCTION_DEPTH_BYTES = 32  # of K in one wgmma: 16 elements of bf16, 32 of fp8
+INSTRUCTION_DEPTH = 16  # of 16-bit elements, those whose clocks a calibration has
 WIDEST_INSTRUCTION = 256
 BARRIER_BYTES = 16  # two mbarriers a stage
 LEAST_STAGES = 2
+AS_FAST = 1.01  # times what the tensor cores need: a wgmma of so many clocks is one at their rate
 GOOD_USE = 0.8  # of the SMs over all waves; below it the waves are worth a finding
 MOST_WASTE = 0.1  # of the elements of all tiles, beyond C's edges
 
@@ -93,7 +95,7 @@ def hbm_bandwidth(problem: Problem, gpu: GpuSpec, roof: Roof = "bf16_tensor") ->
     assert whole is not None
     said = (
         f"HBM moves A, B and C once: {needed}; it has {number(supply)}. The problem's {number(whole.value)} FLOP/B "
-        f"stand against a ridge of {ridge:.0f}, no tile's do"
+        f"stand against a ridge of {ridge:.3g}, no tile's do"
     )
     return _against("HBM bandwidth", needed, supply, said, gpu.sources["hbm_bytes_per_s"], hard=False)
 
@@ -123,11 +125,26 @@ def stages(bm: int, bn: int, bk: int, itemsize: int, count: int, gpu: GpuSpec, e
     return Finding("stages", ok, count, most, "stages", said, gpu.sources["shared_bytes_per_block"])
 
 
-def pipeline(bm: int, bn: int, bk: int, count: int, gpu: GpuSpec, latency_clk: float, source: str) -> Finding:
+def stage_clocks(tile: tuple[int, int, int], gpu: GpuSpec, wgmma_clk: float | None = None) -> float:
+    """Clocks in which a stage is multiplied at the tensor cores' rate, or by wgmmas of ``wgmma_clk`` that are slower.
+
+    That is so below 64 columns, where reading A takes longer than multiplying.
+    """
+    bm, bn, bk = tile
+    least = roofline_tensor.tensor_clocks(bm * bn * bk, gpu).value
+    own = least if wgmma_clk is None else round(bm / WARPGROUP_ROWS * bk / INSTRUCTION_DEPTH * wgmma_clk)
+    return own if own > least * AS_FAST else least
+
+
+def pipeline(
+    bm: int, bn: int, bk: int, count: int, gpu: GpuSpec, latency_clk: float, source: str, wgmma_clk: float | None = None
+) -> Finding:
     """Whether the stages in flight are multiplied for as long as a load takes to come from HBM."""
-    step = roofline_tensor.tensor_clocks(bm * bn * bk, gpu).value
+    step = stage_clocks((bm, bn, bk), gpu, wgmma_clk)
     cover = roofline.figure((count - 1) * step, "clk", f"({count} - 1) x {number(step)} clk a stage")
     said = f"while one stage is multiplied the others cover {cover}; a load from HBM takes {number(latency_clk)}"
+    if wgmma_clk is not None and step > stage_clocks((bm, bn, bk), gpu):
+        said += f"; a wgmma of {bn} columns takes {number(wgmma_clk)} clk"
     return Finding("pipeline depth", cover.value >= latency_clk, cover.value, latency_clk, "clk", said, source, False)
 
 
@@ -237,7 +254,7 @@ def clusters(cluster: tuple[int, int], gpu: GpuSpec, sms: int) -> Finding:
         fit = clusters_that_fit(size, gpu, sms) if size <= LARGEST_CLUSTER else 0
     except UsageError:
         fit = 0
-    said = f"{fit} clusters of {size} run at a time on {sms} SMs"
+    said = f"{fit} clusters of {size} run at a time on {sms} SM{'s' * (sms != 1)}"
     if fit < most:
         idle = sms - fit * size
         said += f", not {sms} // {size} = {most}: a cluster lies in one GPC, and {idle} SMs stay empty"

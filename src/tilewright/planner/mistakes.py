@@ -17,6 +17,7 @@ from tilewright.planner.candidate import Candidate
 from tilewright.planner.choice import FAMILY, Choice
 from tilewright.planner.judgement import Finding, Mistake
 from tilewright.planner.planning import Planning
+from tilewright.planner.rank import TIE
 from tilewright.planner.why import time_us
 from tilewright.roofline import number
 from tilewright.roofline_tensor import WARPGROUP_ROWS
@@ -29,7 +30,14 @@ Found = Mapping[str, Finding]
 def mistakes(
     choice: Choice, findings: tuple[Finding, ...], candidate: Candidate | None, planning: Planning
 ) -> tuple[Mistake, ...]:
-    """Those that the choice makes, in the order of ``_MISTAKES``; ``candidate`` is its kernel with its time, if any."""
+    """Those that the choice makes, in the order of ``_MISTAKES``; ``candidate`` is its kernel with its time, if any.
+
+    A kernel that the planner has nothing faster than makes none, whatever its limits cost it.
+    """
+    if candidate is not None and planning.ranked:
+        best, own = (time_us(each, planning.clock) for each in (planning.ranked[0], candidate))
+        if own <= best * (1 + TIE):
+            return ()
     found = {each.name: each for each in findings}
     looks = _MISTAKES if choice.other is None else _OF_ANY_FAMILY
     made = (look(choice, found, candidate, planning) for look in looks)
@@ -79,6 +87,8 @@ def _epilogue_forgotten(choice: Choice, found: Found, own: Candidate | None, pla
     most = constraints.stages_that_fit(int(stage.value), gpu, choice.epilogue_bytes)
     if not constraints.LEAST_STAGES <= most < choice.stages <= alone:
         return None
+    if any(each.ok is False for each in found.values() if each.hard and each.name not in ("stages", "kernel")):
+        return None  # fewer stages are no kernel either
     return Mistake(
         "all shared memory for stages",
         found["stages"].sentence,
@@ -151,8 +161,7 @@ def _too_few_stages(choice: Choice, found: Found, own: Candidate | None, plannin
     depth, stages = found["pipeline depth"], found["stages"]
     if depth.ok or not depth.limit or choice.problem.k == 0 or not found["instruction"].ok:
         return None
-    bm, bn, bk = choice.tile
-    step = roofline_tensor.tensor_clocks(bm * bn * bk, choice.machine.gpu).value
+    step = constraints.stage_clocks(choice.tile, choice.machine.gpu, choice.wgmma_clk)
     needed = math.ceil(depth.limit / step) + 1
     fit = needed <= (stages.limit or 0)
     return Mistake(
@@ -181,8 +190,9 @@ def _wrong_way_round(choice: Choice, found: Found, own: Candidate | None, planni
     bm, bn, _ = choice.tile
     if "edge waste" not in found or bm == bn or bn % WARPGROUP_ROWS:
         return None
-    if not any(each.tile[:2] == (bn, bm) for each in planning.ranked):
-        return None  # no kernel has it that way
+    other = next((each for each in planning.ranked if each.tile[:2] == (bn, bm)), None)
+    if other is None or (own is not None and time_us(own, planning.clock) < time_us(other, planning.clock)):
+        return None  # no kernel has it that way, or none that is faster
     own_waste, turned = found["edge waste"], constraints.edge_waste(choice.problem, bn, bm)
     if own_waste.value < turned.value + CLEARLY:
         return None

@@ -169,6 +169,8 @@ def machine_of(
 ) -> tuple[Machine, bool]:
     """What times are predicted on, and whether its GPU was assumed. Raises ``UsageError`` as ``plan`` does."""
     assumed, most = False, None
+    if calibration is not None and not isinstance(calibration, Calibration):
+        raise UsageError(f"calibration is a {type(calibration).__name__}; it must be a Calibration, or None")
     if gpu is None and calibration is not None and calibration.key in known_gpus():
         gpu = calibration.key
     if gpu is None:
@@ -184,7 +186,9 @@ def machine_of(
             raise UsageError(f"gpu is a {type(gpu).__name__}; it must be a name such as h200, or a GpuSpec")
         spec = get_gpu(gpu) if isinstance(gpu, str) else gpu
     if calibration is not None and spec.key is not None and calibration.key != spec.key:
-        raise UsageError(f"the calibration is of {calibration.label}; the plan is for {spec.name}")
+        raise UsageError(
+            f"the calibration is of {calibration.key} ({calibration.label}); the plan is for {spec.key} ({spec.name})"
+        )
     if calibration is None:
         if spec.key is None:
             raise UsageError(

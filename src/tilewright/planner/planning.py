@@ -79,10 +79,11 @@ class Planning:
     def to_dict(self, top: int | None = None, *, all: bool = False) -> dict[str, Any]:
         """JSON-ready values; the ``top`` of the ranked candidates, with ``all`` the rejected ones after them.
 
-        ``pick`` is the first of the ranked, None where there is none. Raises ``UsageError`` for a ``top`` below 1.
+        ``pick`` is the first of the ranked, None where there is none. Raises ``UsageError`` for a ``top`` that is no
+        whole number of at least 1.
         """
-        if top is not None and top < 1:
-            raise UsageError(f"top is {top}; at least 1 candidate can be shown")
+        if top is not None and (type(top) is not int or top < 1):
+            raise UsageError(f"top is {top!r}; at least 1 candidate can be shown, and a whole number of them")
         shown = [*self.ranked[:top], *(self.rejected if all else ())]
         return {
             "schema": SCHEMA,

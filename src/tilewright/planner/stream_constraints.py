@@ -29,25 +29,36 @@ def tokens(m: int, bm: int, most: int, what: str) -> Finding:
     return Finding("tokens", passes <= 1, m, bm, "rows", said, _TOKENS, hard=False)
 
 
-def lane_registers(held: int, spare: int, available: int, blocks: int, threads: int) -> Finding:
-    """Registers of a thread that loads fill and sums take, against those of an SM that so many blocks share."""
+def lane_registers(held: int, spare: int, available: int, blocks: int, threads: int, *, hard: bool = True) -> Finding:
+    """Registers of a thread that loads fill and sums take, against those of an SM that so many blocks share.
+
+    Where it is not ``hard`` there is a kernel with more than those, whose compiler finds the room or spills the rest.
+    """
     needed = held + spare
     said = (
         f"loads and sums are {held} registers a thread, the rest about {spare}: {needed}; {blocks} block"
         f"{'s' if blocks != 1 else ''} of {threads} threads on an SM leave {available}"
     )
-    return Finding("lane registers", needed <= available, needed, available, "registers", said, _REGISTERS)
+    if needed > available and not hard:
+        said += "; what finds no room there is spilled"
+    return Finding("lane registers", needed <= available, needed, available, "registers", said, _REGISTERS, hard)
 
 
 def in_flight(resident: int, block_bytes: int, blocks: int, sms: int, turnaround_us: float, rate: float) -> Finding:
-    """Bytes of weights on their way to the SMs, against what the bandwidth of HBM asks for over a turnaround."""
+    """Bytes of weights on their way to the SMs, against what the bandwidth of HBM asks for over a turnaround.
+
+    ``sms`` are those that blocks find room on, up to ``resident`` of them on each.
+    """
     active = min(blocks, sms)
-    moving = min(blocks, active * resident) * block_bytes
+    at_once = min(blocks, active * resident)
+    moving = at_once * block_bytes
     needed = rate * turnaround_us * 1e-6
+    where = f"{active} SM{'s' if active != 1 else ''} x {resident} block{'s' if resident != 1 else ''}"
+    if at_once < active * resident:
+        where = f"{at_once} blocks on {active} SMs"
     said = (
-        f"{active} SMs x {resident} block{'s' if resident != 1 else ''} x {amount(block_bytes)} of weights = "
-        f"{amount(moving)} in flight; {number(rate / 1e12)} TB/s over the {number(turnaround_us)} us until a load is "
-        f"replaced ask for {amount(needed)}"
+        f"{where} x {amount(block_bytes)} of weights = {amount(moving)} in flight; {number(rate / 1e12)} TB/s over the "
+        f"{number(turnaround_us)} us until a load is replaced ask for {amount(needed)}"
     )
     return Finding("bytes in flight", moving >= needed, moving, needed, "B", said, _LITTLE, hard=False)
 
@@ -81,20 +92,22 @@ def ring(stage_bytes: int, count: int, most: int, weight_bytes: int, blocks_per_
     """Stages of the ring, against those that a block's shared memory holds; one is multiplied, the others load."""
     said = (
         f"{count} stages of {held(stage_bytes)}, {held(weight_bytes)} of them weights; {most} fit a block; one is "
-        f"multiplied while {count - 1} load"
+        f"multiplied while {count - 1} load{'s' if count == 2 else ''}"
     )
     if blocks_per_sm > 1:
         said += f", in {blocks_per_sm} blocks an SM"
     return Finding("ring", 2 <= count <= most, count, most, "stages", said, "cuda/branches/swapab.cu")
 
 
-def reach(split: int, clusters: int, sms: int, tiles: int) -> Finding:
-    """SMs that have work: blocks that share K in clusters, of which the GPCs hold so many."""
+def reach(split: int, clusters: int, sms: int, tiles: int, blocks_per_sm: int = 1) -> Finding:
+    """SMs that have work: blocks that share K in clusters, of which the GPCs hold so many with a block on each SM."""
     blocks = min(tiles, clusters) * split
     said = f"{number(tiles)} tile{'s' if tiles != 1 else ''}"
     if split > 1:
-        said += f", K of each shared by {split}: clusters of {split} find {clusters} places"
-    said += f"; {blocks} of {sms} SMs have work at a time"
+        said += f", K of each shared by {split}: clusters of {split} find {clusters * blocks_per_sm} places"
+    if blocks_per_sm > 1:
+        said += f", {blocks_per_sm} blocks an SM"
+    said += f"; {blocks} of {sms} SM{'s have' if sms != 1 else ' has'} work at a time"
     least = ENOUGH_SMS * sms
     return Finding("SMs with work", blocks >= least, blocks, least, "SMs", said, _OCCUPANCY, hard=False)
 

@@ -63,6 +63,8 @@ class Why:
         """The answer in one sentence: which is faster, by how much, and what decides."""
         more = self.difference_us
         better, worse = (self.a, self.b) if more >= 0 else (self.b, self.a)
+        if self.a == self.b:
+            return f"A and B are the same candidate, {self.a.label}"
         if abs(more) < _NOTHING_US:
             return f"{better.label} and {worse.label} take the same time; the tie rule decides"
         share = abs(more) / time_us(worse, self.clock)
@@ -177,7 +179,11 @@ def _adding(candidate: Candidate) -> list[float]:
 
 def _term(name: str, a: Candidate, b: Candidate) -> Term:
     source = _SOURCES.get(name, _family)
-    return Term(name, a.terms_us.get(name, 0.0), b.terms_us.get(name, 0.0), name not in INSIDE, source(a), source(b))
+    own, others = (each.terms_us.get(name, 0.0) for each in (a, b))
+    a_from, b_from = source(a), source(b)
+    if a_from == b_from and a.family != b.family and own != others:  # then it is the kernel that makes the difference
+        a_from, b_from = (f"{said}, {each.family}" for said, each in ((a_from, a), (b_from, b)))
+    return Term(name, own, others, name not in INSIDE, a_from, b_from)
 
 
 def _family(candidate: Candidate) -> str:
@@ -198,7 +204,8 @@ def _cluster(candidate: Candidate) -> str:
 
 def _waves(candidate: Candidate) -> str:
     waves = f"{candidate.waves:,} wave{'s' if candidate.waves != 1 else ''}"
-    return f"{candidate.tiles:,} tiles in {waves}, {candidate.wave_efficiency:.1%} of the places busy"
+    tiles = f"{candidate.tiles:,} tile{'s' if candidate.tiles != 1 else ''}"
+    return f"{tiles} in {waves}, {candidate.wave_efficiency:.1%} of the places busy"
 
 
 def _traffic(candidate: Candidate) -> str:

@@ -151,24 +151,27 @@ def tile_order(tile_m: Indices, tile_n: Indices, grid: tuple[int, int], candidat
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a budget; ``pieces`` equal ones of it lie side by side."""
+    """A piece of a budget; ``pieces`` equal ones of it lie side by side. The ``rest`` is what no other one takes."""
 
     name: str
     size: int
     pieces: int = 1
+    rest: bool = False
 
 
 @dataclass(frozen=True)
 class Budget:
     """What there is of something, and what takes it: ``parts`` in their order, and what is left as ``free``.
 
-    ``free`` is negative where the parts do not fit.
+    ``free`` is negative where the parts do not fit. ``rest`` is what it is called: not all of it is free where not all
+    that takes something is known.
     """
 
     name: str
     unit: str
     limit: int
     parts: tuple[Part, ...]
+    rest: str = FREE
 
     @property
     def free(self) -> int:
@@ -178,7 +181,7 @@ class Budget:
     @property
     def all_parts(self) -> tuple[Part, ...]:
         """The parts that are not empty, and what is free of it: together ``limit``, where they fit."""
-        return tuple(part for part in (*self.parts, Part(FREE, self.free)) if part.size > 0)
+        return tuple(part for part in (*self.parts, Part(self.rest, self.free, rest=True)) if part.size > 0)
 
 
 def shared_budget(candidate: Candidate) -> Budget:
@@ -203,7 +206,8 @@ def register_budget(candidate: Candidate) -> Budget:
     accumulators = candidate.accumulator_registers_per_thread
     if candidate.register_split is None:
         threads = candidate.plan.threads if candidate.plan is not None else THREADS * max(candidate.consumers, 1)
-        return Budget("registers of an SM", "", REGISTER_FILE, (Part("accumulators", accumulators * threads),))
+        known = (Part("accumulators", accumulators * threads),)
+        return Budget("registers of an SM", "", REGISTER_FILE, known, rest="their threads' other values, and free")
     loading, multiplying = candidate.register_split
     threads = THREADS * candidate.consumers
     return Budget(

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tilewright.report.palette import PARTS, hexadecimal, ink_on, ramp
-from tilewright.report.plan_figures import FREE, Budget, Part, TileMap
+from tilewright.report.plan_figures import Budget, Part, TileMap
 
 SIGNS = "123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_DOWN = 24  # rows of a picture
@@ -130,7 +130,7 @@ def budget_bar(budget: Budget, width: int) -> RenderableType:
 
 
 def _look(part: Part, parts: Sequence[Part]) -> tuple[str, str]:
-    if part.name == FREE:
+    if part.rest:
         return _FREE, "dim"
     index = list(parts).index(part)
     return _PATTERNS[index % len(_PATTERNS)], hexadecimal(PARTS[index % len(PARTS)])

@@ -11,7 +11,7 @@ from tilewright.planner.candidate import INSIDE, Candidate
 from tilewright.planner.planning import Clock
 from tilewright.planner.why import REST, time_us, words
 from tilewright.report.palette import PARTS, Colour, hexadecimal, ink_on, ramp
-from tilewright.report.plan_figures import FREE, Budget, TileMap
+from tilewright.report.plan_figures import Budget, TileMap
 from tilewright.report.plan_words import microseconds
 from tilewright.report.svg import FONT, LETTER, WIDTH, Drawing
 
@@ -135,7 +135,7 @@ def budget_svg(budget: Budget) -> str:
     legend_y = top + height + FONT + 8
     legend_x = 0.0
     for index, part in enumerate(budget.all_parts):
-        colour: Colour | str = QUIET if part.name == FREE else PARTS[index % len(PARTS)]
+        colour: Colour | str = QUIET if part.rest else PARTS[index % len(PARTS)]
         width = WIDTH * part.size / total
         said = f"{part.name} {part.size:,}{unit} ({part.size / budget.limit:.1%})"
         for piece in range(part.pieces):

@@ -39,7 +39,7 @@ def asked(planning: Planning | Judgement) -> str:
     here = planning.present_gpu
     why = "no GPU here, none named" if here is None else f"the GPU here, {here}, is not known"
     assumed = f" (assumed: {why})" if planning.assumed_gpu else ""
-    return f"{gpu_name(planning.gpu)}{assumed}, {planning.sms} SMs: {planning.problem}"
+    return f"{gpu_name(planning.gpu)}{assumed}, {planning.sms} SM{'s' * (planning.sms != 1)}: {planning.problem}"
 
 
 def basis(planning: Planning | Judgement) -> str:
@@ -127,7 +127,8 @@ def facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
     yield (
         "waves",
         (
-            f"{candidate.tiles:,} tiles in {candidate.waves:,} wave{'s' * (candidate.waves != 1)}, "
+            f"{candidate.tiles:,} tile{'s' * (candidate.tiles != 1)} in {candidate.waves:,} "
+            f"wave{'s' * (candidate.waves != 1)}, "
             f"{candidate.wave_efficiency:.1%} of the places busy; super-rows of {candidate.raster}"
         ),
     )

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import TypeVar
 
 import numpy as np
 
@@ -16,20 +15,19 @@ from tilewright.dtypes import DType
 from tilewright.errors import UsageError
 from tilewright.plan_base import Plan
 from tilewright.plan_decode import LOAD_BYTES, SPARE_REGISTERS, DecodePlan, GemvPlan, MmaPlan
+from tilewright.planner import decode_space
 from tilewright.planner import stream_constraints as limits
 from tilewright.planner.candidate import Candidate, Predicted
 from tilewright.planner.facts import Shape, candidate
 from tilewright.planner.families.mma_sync import MMA_CLK
 from tilewright.planner.family import Family, Offer, register
 from tilewright.planner.judgement import Finding
-from tilewright.planner.lazy import LazySequence
+from tilewright.planner.lazy import LazySequence, chained
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
 from tilewright.planner.stream import Stream, StreamEstimate
 from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST
 from tilewright.problem import Layout, Problem
-
-P = TypeVar("P", bound=DecodePlan)
 
 SPREAD = (0.90, 1.15)
 SLOTS = 128  # lanes that an SM issues for in a clock
@@ -75,6 +73,7 @@ class Decode(Family):
     kind: type[DecodePlan]
     fixed_us: float  # beside launch, loads and products
     same: float  # factor on what L2 gives an SM of lines of its own
+    most_blocks: int  # an SM
     tail_us = 0.0  # of a block whose K ends within a step: loads that are not all in flight at once
 
     @abstractmethod
@@ -114,7 +113,22 @@ class Decode(Family):
             tuple(every.plans[row] for row in rows), {name: each[rows] for name, each in every.columns.items()}
         )
         crowded = LazySequence(len(every.crowded), lambda index: self._crowded(every.crowded[index], problem, machine))
-        return replace(self._offered(found, problem, machine, dependent), rejected=crowded)
+        left_out = [(plan, said) for plan, said in decode_space.PASSED_OVER if isinstance(plan, self.kind)]
+        passed_over = LazySequence(len(left_out), lambda index: self._left_out(*left_out[index], problem, machine))
+        return replace(self._offered(found, problem, machine, dependent), rejected=chained([crowded, passed_over]))
+
+    def _left_out(self, plan: DecodePlan, said: str, problem: Problem, machine: Machine) -> Candidate:
+        return candidate(problem, self.shape(plan, machine.sms), rejected=said)
+
+    def kernels(self, tile: tuple[int, int, int], problem: Problem, machine: Machine) -> Iterator[Plan]:
+        """Of other rows, loads and warps than the candidates'."""
+        for plan in decode_space.of_tile(self.kind, tile, problem, self.most_blocks, self.spare):
+            yield plan.with_(dependent_launch=machine.dependent_launch)
+
+    def unlisted(self, tile: tuple[int, int, int], problem: Problem) -> str | None:
+        """Why the tile of such a kernel is no candidate."""
+        listed = any((plan.bm, plan.bn, plan.bk) == tile for plan in self.table(problem).plans)
+        return None if listed else decode_space.UNLISTED
 
     def _crowded(self, plan: DecodePlan, problem: Problem, machine: Machine) -> Candidate:
         reason = limits.lane_registers(plan.registers, self.spare(plan), plan.available_registers, 1, plan.threads)
@@ -131,9 +145,10 @@ class Decode(Family):
         assert isinstance(plan, DecodePlan)
         c = machine.calibration
         yield limits.tokens(problem.m, plan.bm, self.kind.most_tokens, "which a lane holds against its weights")
-        yield limits.lane_registers(
-            plan.registers, self.spare(plan), plan.available_registers, plan.blocks_per_sm, plan.threads
-        )
+        yield limits.lane_registers(  # plans of rows that are not aligned are candidates without that room: _fitted
+            plan.registers, self.spare(plan), plan.available_registers, plan.blocks_per_sm, plan.threads,
+            hard=plan.aligned,
+        )  # fmt: skip
         blocks = plan.grid(problem)[0]
         resident = min(plan.blocks_per_sm, -(-blocks // machine.sms))
         turnaround = float(self.turnaround_us(_table([plan]).columns, problem, machine)[0])
@@ -237,24 +252,6 @@ class Decode(Family):
         raise NotImplementedError
 
 
-def _fitted(plans: Sequence[P], most: int, family: Decode) -> _Table:
-    """Each with as many blocks an SM, at most ``most``, as have room beside the family's spare registers, if any have.
-
-    Where rows are not aligned it is one, and ptxas finds the room.
-    """
-    found, crowded = [], []
-    for plan in plans:
-        for blocks in range(most if plan.aligned else 1, 0, -1):
-            with suppress(UsageError):
-                roomy = plan.with_(blocks_per_sm=blocks)
-                if not plan.aligned or roomy.registers + family.spare(roomy) <= roomy.available_registers:
-                    found.append(roomy)
-                    break
-        else:
-            crowded.append(plan)
-    return _table(found, crowded)
-
-
 @lru_cache(maxsize=64)
 def _gemv_table(dtype: DType, tokens: int, a: Layout, b: Layout, aligned: bool) -> _Table:
     """A plan of each shape of warps and loads that fits, as many blocks an SM as have room."""
@@ -264,7 +261,7 @@ def _gemv_table(dtype: DType, tokens: int, a: Layout, b: Layout, aligned: bool) 
             found.append(
                 GemvPlan(dtype, aligned=aligned, a_layout=a, b_layout=b, bm=tokens, rw=rw, un=un, wk=wk, wr=wr)
             )
-    return _fitted(found, 8, GEMV)
+    return _table(*decode_space.fitted(found, GEMV.most_blocks, GEMV.spare))
 
 
 class Gemv(Decode):
@@ -275,6 +272,7 @@ class Gemv(Decode):
     fixed_us = 0.85  # both fitted to the sweep
     tail_us = 1.0
     same = AS_ALONE  # blocks ask for the same tokens
+    most_blocks = 8
 
     def table(self, problem: Problem) -> _Table:
         """With a row of the tile for each token."""
@@ -322,7 +320,7 @@ def _mma_table(dtype: DType, nt: int, a: Layout, b: Layout, aligned: bool) -> _T
                     dtype, aligned=aligned, a_layout=a, b_layout=b, nt=nt, rb=rb, un=un, batches=batches, wk=wk, wr=wr
                 )
             )
-    return _fitted(found, 4, MMA)
+    return _table(*decode_space.fitted(found, MMA.most_blocks, MMA.spare))
 
 
 class Mma(Decode):
@@ -331,6 +329,7 @@ class Mma(Decode):
     name = "decode_mma"
     kind = MmaPlan
     fixed_us = 1.7  # both fitted to the sweep
+    most_blocks = 4
     same = 0.7  # a warp's load has 64 bytes of each of 8 lines, where a request of L2's has 128
 
     def table(self, problem: Problem) -> _Table:

@@ -202,11 +202,12 @@ class SwapAb(Family):
         yield limits.ring(plan.stage_bytes, plan.stages, plan.full().stages, weights, per_sm)
         blocks = plan.grid(problem)[0]
         turnaround = float(self._turnaround_us(np.array(plan.stage_bytes), machine))
-        resident = min(per_sm, -(-blocks // machine.sms))
+        reached = places * plan.cluster_k  # SMs, of which clusters leave some empty
+        resident = min(per_sm, -(-blocks // reached))
         yield limits.in_flight(
-            resident, (plan.stages - 1) * weights, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s
+            resident, (plan.stages - 1) * weights, blocks, reached, turnaround, c.hbm_read_bytes_per_s
         )
-        yield limits.reach(plan.cluster_k, places, machine.sms, candidate.tiles)
+        yield limits.reach(plan.cluster_k, places, machine.sms, candidate.tiles, per_sm)
         yield limits.tokens_read(problem, plan.bm, plan.bn, "a tile")
         if plan.cluster_k > 1:
             yield limits.k_shares(problem.k, plan.bk, plan.cluster_k, "blocks of a cluster")
@@ -345,7 +346,9 @@ def _shape(plan: SwapAbPlan, places: int) -> Shape:
 def _passed_over(plan: SwapAbPlan, problem: Problem, machine: Machine) -> Candidate:
     """A kind that a kernel has and that is no choice."""
     if plan.cluster_k > machine.sms:
-        reason: str | None = f"a cluster of {plan.cluster_k} blocks does not fit on {machine.sms} SMs"
+        reason: str | None = (
+            f"a cluster of {plan.cluster_k} blocks does not fit on {machine.sms} SM{'s' * (machine.sms != 1)}"
+        )
     else:
         reason = SWAP_AB.unlisted((plan.bm, plan.bn, plan.bk), problem)
     shape = _shape(plan, max(1, machine.sms // plan.cluster_k))

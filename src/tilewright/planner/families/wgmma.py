@@ -355,7 +355,7 @@ def _rejected(problem: Problem, kind: Kind, sms: int, reason: str | None) -> Can
     if reason is None:
         try:
             kind_plan(kind, problem.dtype, problem.a_layout, problem.b_layout, blocks)
-            reason = f"a cluster of {blocks} blocks does not fit on {sms} SMs"
+            reason = f"a cluster of {blocks} blocks does not fit on {sms} SM{'s' * (sms != 1)}"
         except UsageError as error:
             reason = str(error)
     itemsize = problem.dtype.itemsize
