@@ -95,6 +95,7 @@ COMMANDS: dict[str, tuple[Shown, ...]] = {
     "clusters": (_judged(_CUBE, "128x256x64 --cluster 2x2", "clusters", MISTAKES, gpu="h200"),),
     "misaligned": (_judged("4096 4096 4097", "256x192x64", "TMA lines", "kernel", BETTER, gpu="h200"),),
     "why": (Shown(f"tilewright plan {_CUBE} --gpu h200 --why 1 2"),),
+    "why_families": (Shown("tilewright plan 640 7168 7168 --gpu h200 --why wgmma splitk"),),
     "ridge": (_judged("4096 4096 4096", "128x128x64", "intensity", "HBM bandwidth"),),
     "roof": (Shown("tilewright plan 4096 4096 4096 --gpu h100 --top 1"),),
     "climb": (_emulated("climb --size 256 --rungs 0-2 --dtype fp32"),),

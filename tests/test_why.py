@@ -122,9 +122,65 @@ def test_what_two_kernels_take_before_they_begin_is_each_kernel_s() -> None:
     compared = why(find(asked, "swapab 1x1"), find(asked, "splitk 1x1"))
     launch = next(term for term in compared.terms if term.name == "launch")
     assert launch.a_us != launch.b_us
-    assert launch.source == "A: no clusters, swapab; B: no clusters, splitk"
+    start = "no clusters, and the kernel's own start"
+    assert launch.source == f"A: {start}, swapab; B: {start}, splitk"
     one = next(term for term in why(asked.pick, asked.pick).terms if term.name == "launch")
-    assert one.source == "no clusters"
+    assert one.source == start
+
+
+_PARTS_OF_TWO = (
+    "3 waves of tiles of 128x192, and partial sums of 2 parts of K: written, waited for and added up, "
+    "and the kernel's own end"
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "families", "term", "a_from", "b_from"),
+    [
+        ((640, 7168, 7168), ("wgmma", "splitk"), "epilogue", "2 waves of tiles of 128x192",
+         _PARTS_OF_TWO),
+        ((640, 7168, 7168), ("wgmma", "splitk"), "first_load", "a stage of 40 KB, and 2.8 us to begin and end",
+         "a stage of 40 KB"),
+        ((640, 7168, 7168), ("wgmma", "splitk"), "l2", "862.5 MB of operands",
+         "862.5 MB of operands, which blocks of a part ask for together"),
+        ((640, 7168, 7168), ("wgmma", "splitk"), "issue", "K steps of 64, 5 stages",
+         "K steps of 64, 5 stages, the steps of the ring among them"),
+        ((640, 7168, 7168), ("streamk", "splitk"), "hbm",
+         "super-rows of 8 along M; blocks at different K of shared tiles read lines again", "super-rows of 8 along M"),
+        ((16, 8192, 8192), ("swapab", "streamk"), "epilogue", "1 wave of tiles of 16x64, and the kernel's own end",
+         "1 wave of tiles of 64x256, and partial sums of shared tiles: written, waited for and added up"),
+        ((16, 8192, 8192), ("swapab", "mma_sync"), "first_load", "a latency of HBM",
+         "a stage of 16 KB, and 2.8 us to begin and end"),
+    ],
+)  # fmt: skip
+def test_what_kernels_of_two_families_differ_in_is_what_their_models_put_there(
+    shape: tuple[int, int, int], families: tuple[str, str], term: str, a_from: str, b_from: str
+) -> None:
+    asked = tilewright.plan(*shape, layout="rc" if shape[0] == 16 else "rr", gpu="h200")
+    compared = why(*(find(asked, family) for family in families))
+    found = next(each for each in compared.terms if each.name == term)
+    assert found.a_us != found.b_us
+    assert (found.a_from, found.b_from) == (a_from, b_from)
+
+
+def test_what_a_dependent_launch_hides_is_under_the_kernel_before() -> None:
+    asked = tilewright.plan(16, 8192, 8192, layout="rc", gpu="h200", pdl=True)
+    terms = {term.name: term for term in why(asked.pick, find(asked, "splitk pdl")).terms}
+    assert asked.pick.family == "swapab"
+    assert terms["launch"].a_us == 0
+    assert terms["launch"].a_from.endswith(", under the kernel before")
+    assert (terms["first_load"].a_us, terms["first_load"].a_from) == (0, "under the kernel before")
+    assert terms["first_load"].b_us > 0
+    assert terms["first_load"].b_from == "a latency of HBM"  # of A, which the kernel before writes
+
+
+def test_stream_k_with_nothing_to_share_adds_nothing_up() -> None:
+    """132 tiles of 128x256 in clusters of 2 fill a wave."""
+    asked = tilewright.plan(128 * 132, 256, 4096, layout="rr", gpu="h200")
+    whole = find(asked, "streamk 128x256 2x1")
+    epilogue = next(term for term in why(asked.pick, whole).terms if term.name == "epilogue")
+    assert whole.waves == 1
+    assert epilogue.b_from == "1 wave of tiles of 128x256"
 
 
 def test_one_tile_is_one() -> None:

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from tilewright.dtypes import FP32
-from tilewright.planner.candidate import INSIDE
+from tilewright.planner.candidate import INSIDE, Candidate
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints
@@ -236,3 +236,21 @@ class StreamEstimate:
         }
         total = terms["launch"] + terms["first_load"] + terms["main_loop"] + terms["epilogue"]
         return Times(self._floor_us, total * 1e6, hertz / 1e6, {name: value * 1e6 for name, value in terms.items()})
+
+
+def source(term: str, candidate: Candidate, said: str, fixed_us: float) -> str:
+    """What makes a term of a kernel of this model, where ``said`` is what makes it of any tile."""
+    dependent = candidate.plan is not None and candidate.plan.dependent
+    if term == "launch":
+        start = ", and the kernel's own start" if fixed_us else ""
+        return f"{said}, under the kernel before" if dependent else said + start
+    if term == "epilogue" and fixed_us:
+        return f"{said}, and the kernel's own end"
+    return said
+
+
+def latency_source(term: str, candidate: Candidate, said: str, fixed_us: float) -> str:
+    """The same of a kernel whose first load is a latency: its bytes are among those of the main loop."""
+    if term == "first_load":
+        return "a latency of HBM" if candidate.terms_us[term] else "under the kernel before"
+    return source(term, candidate, said, fixed_us)

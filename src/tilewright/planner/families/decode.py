@@ -25,7 +25,7 @@ from tilewright.planner.judgement import Finding
 from tilewright.planner.lazy import LazySequence, chained
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
-from tilewright.planner.stream import Stream, StreamEstimate
+from tilewright.planner.stream import Stream, StreamEstimate, latency_source
 from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST
 from tilewright.problem import Layout, Problem
 
@@ -138,6 +138,10 @@ class Decode(Family):
         """An offer of one plan, as it is."""
         assert isinstance(plan, DecodePlan)
         return self._offered(_table([plan]), problem, machine, np.array([plan.dependent_launch]))
+
+    def source(self, term: str, candidate: Candidate, said: str) -> str:
+        """A latency before the loop, and what is beside both in launch and epilogue."""
+        return latency_source(term, candidate, said, self.fixed_us)
 
     def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
         """Tokens, registers, what is in flight, and how often tokens are read."""

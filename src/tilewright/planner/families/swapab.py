@@ -26,7 +26,7 @@ from tilewright.planner.lazy import LazySequence, chained
 from tilewright.planner.machine import Machine
 from tilewright.planner.persistent import ISSUE_CLK, PROLOGUE_CLK
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
-from tilewright.planner.stream import Stream, StreamEstimate
+from tilewright.planner.stream import Stream, StreamEstimate, latency_source
 from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST, DRIFT, FILL, SAME_LINES, askew
 from tilewright.problem import Layout, Problem
 
@@ -190,6 +190,11 @@ class SwapAb(Family):
             f"M = {problem.m} is {tiles} tile{'' if tiles == 1 else 's'} of {tokens} tokens and as many of {least}, "
             "which are never slower: they leave more room and multiply less"
         )
+
+    def source(self, term: str, candidate: Candidate, said: str) -> str:
+        """A latency before the loop, and after it what a cluster adds up."""
+        adds = f", added up over {candidate.split} blocks" if term == "epilogue" and candidate.split > 1 else ""
+        return latency_source(term, candidate, said + adds, FIXED_US)
 
     def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
         """The ring, what is in flight, the SMs that have work, tokens and how often they are read."""
