@@ -156,7 +156,8 @@ class Decode(Family):
         blocks = plan.grid(problem)[0]
         resident = min(plan.blocks_per_sm, -(-blocks // machine.sms))
         turnaround = float(self.turnaround_us(_table([plan]).columns, problem, machine)[0])
-        yield limits.in_flight(resident, plan.in_flight, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s)
+        moving = min(plan.in_flight, min(plan.bn, problem.n) * problem.k * plan.dtype.itemsize)
+        yield limits.in_flight(resident, moving, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s)
         yield limits.tokens_read(problem, plan.bm, plan.bn // plan.wr, "a warp")
         if plan.wk > 1:
             yield limits.k_shares(problem.k, plan.bk, plan.wk, "warps")

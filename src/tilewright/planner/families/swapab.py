@@ -209,9 +209,9 @@ class SwapAb(Family):
         turnaround = float(self._turnaround_us(np.array(plan.stage_bytes), machine))
         reached = places * plan.cluster_k  # SMs, of which clusters leave some empty
         resident = min(per_sm, -(-blocks // reached))
-        yield limits.in_flight(
-            resident, (plan.stages - 1) * weights, blocks, reached, turnaround, c.hbm_read_bytes_per_s
-        )
+        deep = min(problem.k, -(-problem.k // (plan.bk * plan.cluster_k)) * plan.bk)  # of K, what a block has
+        moving = min((plan.stages - 1) * weights, min(plan.bn, problem.n) * deep * plan.dtype.itemsize)
+        yield limits.in_flight(resident, moving, blocks, reached, turnaround, c.hbm_read_bytes_per_s)
         yield limits.reach(plan.cluster_k, places, machine.sms, candidate.tiles, per_sm)
         yield limits.tokens_read(problem, plan.bm, plan.bn, "a tile")
         if plan.cluster_k > 1:
