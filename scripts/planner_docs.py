@@ -101,7 +101,7 @@ COMMANDS: dict[str, tuple[Shown, ...]] = {
     "ridge": (_judged("4096 4096 4096", "128x128x64", "intensity", "HBM bandwidth"),),
     "roof": (Shown("tilewright plan 4096 4096 4096 --gpu h100 --top 1"),),
     "climb": (_emulated("climb --size 256 --rungs 0-2 --dtype fp32"),),
-    "bf16": (_emulated("climb --size 256 --rungs 1-2 --dtype bf16"),),
+    "bf16": (_emulated("climb --size 256 --rungs 0-2 --dtype bf16"),),
     "verify": (_emulated("verify --m 200 --n 136 --k 120 --rungs 11 --dtype bf16 --fill probe"),),
     "warm": (Shown(f"tilewright plan {_CUBE} --gpu h200 --clock burst --top 1"),),
     "unknown": (Shown("tilewright plan 4096 4096 4096 --gpu b200"),),

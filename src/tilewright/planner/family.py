@@ -34,7 +34,7 @@ class Offer:
     ``make(index, terms_us, predicted)`` makes a candidate; the times have an entry for each. ``ties`` are rows of
     integers, one for each candidate: of candidates of the same time the one with the smallest row ranks first.
     ``useful`` is the share of a candidate's places, waves and tile elements with work of the problem. ``spread`` are
-    factors on a predicted time: the range in which 8 of 10 measured ones are assumed to lie, before a sweep says.
+    factors on a predicted time: the range in which 8 of 10 measured ones are assumed to lie.
     ``dependent`` says which are dependent launches, where the others are to stand back for the launch behind them.
     """
 
