@@ -23,6 +23,7 @@ from tilewright.planner.planning import Planning
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.rank import TIE, ranking
 from tilewright.planner.raster import Ints, Order, columns_of
+from tilewright.planner.supply import askew
 from tilewright.planner.terms import TERMS
 from tilewright.problem import Problem
 
@@ -102,6 +103,35 @@ def test_more_of_k_never_takes_less_time(m: int, n: int, k: int) -> None:
     assert of_tile(short, 128, 256).predicted_us.burst < of_tile(long, 128, 256).predicted_us.burst  # type: ignore[union-attr]
     best = [planning.pick.predicted_us.burst for planning in (short, long)]  # type: ignore[union-attr]
     assert best[0] < best[1]
+
+
+def test_a_half_tail_multiplies_half_a_tile_in_the_last_wave() -> None:
+    """66 tiles of 256x128 leave half of 132 SMs empty: cut in two they take all, for half as long."""
+    ranked = tilewright.plan(256 * 66, 128, 4096, layout="rc", gpu="h200").ranked
+    tensor = {}
+    for each in ranked:
+        if (each.family, each.tile[:2], each.cluster) == (
+            "wgmma",
+            (256, 128),
+            (1, 1),
+        ) and each.schedule == "cooperative":
+            assert each.predicted_us is not None
+            clocks = each.terms_us["tensor"] / each.terms_us["issue"]  # at whatever clock: both are counted in clocks
+            tensor.setdefault(each.tail, clocks)
+    assert tensor["half"] == pytest.approx(tensor["whole"] / 2)
+
+
+def test_rows_that_begin_within_a_sector_are_loaded_as_two_lines() -> None:
+    """What a lone block loads of an operand whose lines lie 16 bytes amid a sector counts twice, and of no other."""
+    plain = Problem(4096, 4096, 4096, "bf16", b_layout="column")
+    assert askew(plain) == (1, 1)
+    assert askew(plain.changed(lda=4104)) == (2, 1)  # 8,208 B a line, 16 amid a sector
+    assert askew(plain.changed(lda=4112, ldb=4104)) == (1, 2)  # 8,224 B: with a sector, though not with a line
+    times = [
+        of_tile(tilewright.plan(4096, 4096, 4096, layout="rc", gpu="h200", lda=lda, ldb=lda), 128, 256).terms_us["l2"]
+        for lda in (4112, 4104)
+    ]
+    assert times[1] == pytest.approx(2 * times[0], rel=0.05)
 
 
 def test_writes_delay_the_wgmmas_by_a_share_of_their_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -128,39 +129,44 @@ def test_what_two_kernels_take_before_they_begin_is_each_kernel_s() -> None:
     assert one.source == start
 
 
-_PARTS_OF_TWO = (
-    "3 waves of tiles of 128x192, and partial sums of 2 parts of K: written, waited for and added up, "
-    "and the kernel's own end"
-)
+_FEW, _WAVES = (16, 8192, 8192), (640, 7168, 7168)
+_SUMS = "written, waited for and added up"
+_START, _END = ", and the kernel's own start", ", and the kernel's own end"
 
 
 @pytest.mark.parametrize(
-    ("shape", "families", "term", "a_from", "b_from"),
+    ("shape", "families", "term", "of_a", "of_b"),
     [
-        ((640, 7168, 7168), ("wgmma", "splitk"), "epilogue", "2 waves of tiles of 128x192",
-         _PARTS_OF_TWO),
-        ((640, 7168, 7168), ("wgmma", "splitk"), "first_load", "a stage of 40 KB, and 2.8 us to begin and end",
-         "a stage of 40 KB"),
-        ((640, 7168, 7168), ("wgmma", "splitk"), "l2", "862.5 MB of operands",
-         "862.5 MB of operands, which blocks of a part ask for together"),
-        ((640, 7168, 7168), ("wgmma", "splitk"), "issue", "K steps of 64, 5 stages",
-         "K steps of 64, 5 stages, the steps of the ring among them"),
-        ((640, 7168, 7168), ("streamk", "splitk"), "hbm",
-         "super-rows of 8 along M; blocks at different K of shared tiles read lines again", "super-rows of 8 along M"),
-        ((16, 8192, 8192), ("swapab", "streamk"), "epilogue", "1 wave of tiles of 16x64, and the kernel's own end",
-         "1 wave of tiles of 64x256, and partial sums of shared tiles: written, waited for and added up"),
-        ((16, 8192, 8192), ("swapab", "mma_sync"), "first_load", "a latency of HBM",
-         "a stage of 16 KB, and 2.8 us to begin and end"),
+        (_WAVES, ("wgmma", "splitk"), "epilogue", "", f", and partial sums of 2 parts of K: {_SUMS}{_END}"),
+        (_WAVES, ("wgmma", "splitk"), "first_load", ", and 2.8 us to begin and end", ""),
+        (_WAVES, ("wgmma", "splitk"), "l2", "", ", which blocks of a part ask for together"),
+        (_WAVES, ("wgmma", "splitk"), "issue", "", ", the steps of the ring among them"),
+        (_WAVES, ("streamk", "splitk"), "hbm", "; blocks at different K of shared tiles read lines again", ""),
+        (_FEW, ("swapab", "streamk"), "epilogue", _END, f", and partial sums of shared tiles: {_SUMS}"),
+        (_FEW, ("swapab", "mma_sync"), "launch", _START, ""),
     ],
 )  # fmt: skip
 def test_what_kernels_of_two_families_differ_in_is_what_their_models_put_there(
-    shape: tuple[int, int, int], families: tuple[str, str], term: str, a_from: str, b_from: str
+    shape: tuple[int, int, int], families: tuple[str, str], term: str, of_a: str, of_b: str
 ) -> None:
-    asked = tilewright.plan(*shape, layout="rc" if shape[0] == 16 else "rr", gpu="h200")
-    compared = why(*(find(asked, family) for family in families))
-    found = next(each for each in compared.terms if each.name == term)
+    asked = tilewright.plan(*shape, layout="rc" if shape == _FEW else "rr", gpu="h200")
+    a, b = (find(asked, family) for family in families)
+    found = next(each for each in why(a, b).terms if each.name == term)
     assert found.a_us != found.b_us
-    assert (found.a_from, found.b_from) == (a_from, b_from)
+    for each, said, more in ((a, found.a_from, of_a), (b, found.b_from, of_b)):
+        generic = said.removesuffix(f", {each.family}")
+        assert generic.endswith(more)
+        shared = re.sub(r", \d+ stages$", "", generic.removesuffix(more))  # what holds of any tile
+        assert not {",", ";"} & set(shared)
+
+
+def test_a_swapped_kernel_waits_for_a_latency_and_no_stage() -> None:
+    asked = tilewright.plan(*_FEW, layout="rc", gpu="h200")
+    first = next(
+        term for term in why(find(asked, "swapab"), find(asked, "mma_sync")).terms if term.name == "first_load"
+    )
+    assert first.a_from == "a latency of HBM"
+    assert first.b_from.startswith("a stage of ")
 
 
 def test_what_a_dependent_launch_hides_is_under_the_kernel_before() -> None:

@@ -23,7 +23,7 @@ from tilewright.planner.raster import Bools, Floats, Ints
 from tilewright.planner.supply import APART, CROWDED, DRAW_BYTES_PER_S, RUN_BYTES, fourth, together, under_ring
 from tilewright.planner.terms import Times
 from tilewright.problem import Problem
-from tilewright.roofline import peak_tflops, roof_of
+from tilewright.roofline import held, peak_tflops, roof_of
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,9 @@ def source(term: str, candidate: Candidate, said: str, fixed_us: float) -> str:
 
 
 def latency_source(term: str, candidate: Candidate, said: str, fixed_us: float) -> str:
-    """The same of a kernel whose first load is a latency: its bytes are among those of the main loop."""
+    """The same of a kernel that reads the weights once and whose first load is a latency, its bytes in the loop."""
+    if term == "hbm":
+        return f"weights once, {candidate.stages} x {held(candidate.stage_bytes)} of K at a time"
     if term == "first_load":
         return "a latency of HBM" if candidate.terms_us[term] else "under the kernel before"
     return source(term, candidate, said, fixed_us)

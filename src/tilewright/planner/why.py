@@ -218,12 +218,6 @@ def _traffic(candidate: Candidate) -> str:
     return f"{amount(candidate.operand_traffic_bytes_multicast)} of operands{saved}"
 
 
-def _order(candidate: Candidate) -> str:
-    if not candidate.swap_ab and candidate.schedule not in ("gemv", "mma"):
-        return f"super-rows of {candidate.raster}"
-    return f"weights once, {candidate.stages} x {held(candidate.stage_bytes)} of K at a time"
-
-
 def _epilogue(candidate: Candidate) -> str:
     bm, bn, _ = candidate.tile
     hidden = ", behind another tile's K loop" if candidate.schedule == "pingpong" else ""
@@ -237,7 +231,7 @@ _SOURCES: dict[str, Callable[[Candidate], str]] = {
     "tensor": _waves,
     "shared_port": lambda candidate: f"tiles of {candidate.tile[0]}x{candidate.tile[1]}",
     "l2": _traffic,
-    "hbm": _order,
+    "hbm": lambda candidate: f"super-rows of {candidate.raster}",
     "issue": lambda candidate: f"K steps of {candidate.tile[2]}, {candidate.stages} stages",
     "main_loop": _binds,
     "epilogue": _epilogue,
