@@ -108,7 +108,7 @@ def test_more_of_k_never_takes_less_time(m: int, n: int, k: int) -> None:
 def test_a_half_tail_multiplies_half_a_tile_in_the_last_wave() -> None:
     """66 tiles of 256x128 leave half of 132 SMs empty: cut in two they take all, for half as long."""
     ranked = tilewright.plan(256 * 66, 128, 4096, layout="rc", gpu="h200").ranked
-    tensor = {}
+    tensor: dict[str, float] = {}
     for each in ranked:
         if (each.family, each.tile[:2], each.cluster) == (
             "wgmma",
@@ -188,6 +188,16 @@ def test_the_clock_is_where_power_meets_the_limit() -> None:
     assert power == pytest.approx(c.power_limit_w, rel=1e-3)
     assert found[1] == most, "far from the limit it runs as fast as it can"
     assert found[2] < 0.4e9, "far above it, as slowly"
+
+
+def test_below_the_clock_of_the_energies_an_operation_costs_no_less() -> None:
+    c = shipped("h200")
+    assert c.energy_clock_mhz > 600
+    clocks, most = 1.3e6, c.burst_clock_mhz * 1e6
+    room = (c.power_limit_w - c.idle_power_w) * clocks / 600e6  # J that leave 600 MHz, grown by nothing
+    energy = Energy(np.array([room]), np.array([0.0]))
+    found = sustained_clock_hz(energy, np.array([clocks / most]), lambda chosen: lambda hertz: clocks / hertz, most, c)
+    assert found[0] == pytest.approx(600e6, abs=1e6)
 
 
 def test_a_higher_limit_gives_more_clock_and_a_cool_card_has_none() -> None:
