@@ -9,6 +9,7 @@ block that is not current; 3 says what is not installed that a block is made wit
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import planner_fitted
 import planner_report
@@ -95,10 +97,11 @@ COMMANDS: dict[str, tuple[Shown, ...]] = {
     "clusters": (_judged(_CUBE, "128x256x64 --cluster 2x2", "clusters", MISTAKES, gpu="h200"),),
     "misaligned": (_judged("4096 4096 4097", "256x192x64", "TMA lines", "kernel", BETTER, gpu="h200"),),
     "why": (Shown(f"tilewright plan {_CUBE} --gpu h200 --why 1 2"),),
+    "why_families": (Shown("tilewright plan 640 7168 7168 --gpu h200 --why wgmma splitk"),),
     "ridge": (_judged("4096 4096 4096", "128x128x64", "intensity", "HBM bandwidth"),),
     "roof": (Shown("tilewright plan 4096 4096 4096 --gpu h100 --top 1"),),
     "climb": (_emulated("climb --size 256 --rungs 0-2 --dtype fp32"),),
-    "bf16": (_emulated("climb --size 256 --rungs 1-2 --dtype bf16"),),
+    "bf16": (_emulated("climb --size 256 --rungs 0-2 --dtype bf16"),),
     "verify": (_emulated("verify --m 200 --n 136 --k 120 --rungs 11 --dtype bf16 --fill probe"),),
     "warm": (Shown(f"tilewright plan {_CUBE} --gpu h200 --clock burst --top 1"),),
     "unknown": (Shown("tilewright plan 4096 4096 4096 --gpu b200"),),
@@ -259,18 +262,75 @@ def _value(value: object) -> str:
     return f"{value:.4g}"
 
 
-_CONSTANT = re.compile(r"^([A-Z_]+_CLK) = (\d+)\s+# (.+)$", re.MULTILINE)
+_CONSTANT = re.compile(r"^([A-Z_]+_CLK) = (\d+)\s+# (.+)$", re.MULTILINE)  # clocks, or bytes a clock
 
 
 def kernels_block() -> str:
     """What the kernels themselves cost, as the modules of the model have it."""
     folder = ROOT / "src/tilewright/planner"
-    lines = ["| module | constant | clocks | what |", "| --- | --- | ---: | --- |"]
+    lines = ["| module | constant | value | what |", "| --- | --- | ---: | --- |"]
     for path in [*sorted(folder.glob("*.py")), *sorted((folder / "families").glob("*.py"))]:
         for name, value, what in _CONSTANT.findall(path.read_text("utf-8")):
             module = path.relative_to(folder).as_posix()
             lines.append(f"| [{module}](../src/tilewright/planner/{module}) | `{name}` | {value} | {what} |")
     return "\n".join(lines) + "\n"
+
+
+def _readings(microbenchmark: str) -> dict[str, dict[str, Any]]:
+    """The values of the last run's readings by their conditions as JSON, of a repetition the last."""
+    found = {}
+    for line in (ROOT / "results/calibration_h200.jsonl").read_text("utf-8").splitlines():
+        reading = json.loads(line)
+        if reading["microbenchmark"] == microbenchmark:
+            where = {name: value for name, value in reading["conditions"].items() if name not in ("repeat", "order")}
+            found[json.dumps(where, sort_keys=True)] = reading["values"]
+    return found
+
+
+def questions_block() -> str:
+    """What the readings say of the questions that public figures left open."""
+    l2 = {(of["sms"], of["cluster"], of["pattern"], of["working_set_bytes"] >> 20): values["bytes_per_clk_per_sm"]
+          for of, values in ((json.loads(key), values) for key, values in _readings("l2_read").items())}  # fmt: skip
+    swept = {size: l2[132, 1, "swept", size] for size in (16, 40, 48, 56, 96, 128)}
+    wgmma = {of["n"]: values["clk"] for of, values in
+             ((json.loads(key), values) for key, values in _readings("wgmma_rate").items())
+             if (of["sms"], of["warpgroups"]) == (132, 2)}  # fmt: skip
+    beside = {tuple(of["tile"]): values for of, values in
+              ((json.loads(key), values) for key, values in _readings("tma_beside_wgmma").items())
+              if of["sms"] == 132}  # fmt: skip
+    power = {json.loads(key)["state"]: values for key, values in _readings("power").items()}
+    rows = [
+        (
+            "what L2 supplies an SM, and how it falls past 40 MB",
+            f"{swept[16]:.1f} bytes a clock of lines of its own while all SMs load, from 16 MiB; "
+            + ", ".join(f"{rate:.1f} from {size}" for size, rate in list(swept.items())[1:])
+            + f" MiB. One SM alone {l2[1, 1, 'swept', 16]:.1f}, all on the same lines "
+            f"{l2[132, 1, 'together', 16]:.1f}, "
+            f"clusters of 2 {l2[132, 2, 'swept', 16]:.1f}",
+        ),
+        (
+            "wgmma's rate below N = 128",
+            "clocks of m64nNk16, where N / 2 is the full rate: "
+            + ", ".join(f"{wgmma[n]:.1f} at N = {n}" for n in (8, 16, 32, 48, 64, 96, 128, 256)),
+        ),
+        (
+            "whether TMA's writes delay wgmma's reads",
+            "clocks of a K block of 64 alone and beside loads: "
+            + ", ".join(
+                f"{bm}x{bn} {values['alone_k_block_clk']:,.1f} and {values['k_block_clk']:,.1f} "
+                f"with {values['loaded_bytes_per_clk']:.0f} bytes a clock written"
+                for (bm, bn), values in sorted(beside.items())
+            ),
+        ),
+        (
+            "the clock against power",
+            "; ".join(
+                f"{state} {power[state]['power_w']:.0f} W at {power[state]['clock_mhz']:,.0f} MHz"
+                for state in ("spin", "hbm", "l2", "wgmma 1/4", "wgmma 1/2", "wgmma", "wgmma + l2", "wgmma + hbm")
+            ),
+        ),
+    ]
+    return "\n".join(["| question | read |", "| --- | --- |", *(f"| {name} | {said} |" for name, said in rows)]) + "\n"
 
 
 def fitted_block() -> str:
@@ -295,6 +355,7 @@ MAKERS: dict[str, Maker] = {
     "tiles": tiles_block,
     "constants": constants_block,
     "kernels": kernels_block,
+    "questions": questions_block,
     "fitted": fitted_block,
     "accuracy": accuracy_block,
 }

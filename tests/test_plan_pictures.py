@@ -229,6 +229,34 @@ def test_registers_that_are_not_known_are_not_called_free() -> None:
     assert shared_budget(decode).all_parts[-1].name == "free"
 
 
+@pytest.mark.parametrize("tokens", [8, 16, 640])
+def test_the_accumulators_of_a_swapped_tile_are_those_of_the_warps_that_multiply(tokens: int) -> None:
+    ranked = tilewright.plan(tokens, 8192, 8192, layout="rc", gpu="h200").ranked
+    swapped = next(each for each in ranked if each.family == "swapab")
+    bm, bn, _ = swapped.tile
+    held = register_budget(swapped).parts[0]
+    assert (held.name, held.size) == ("accumulators of a block", bm * bn)
+
+
+def test_letters_lie_within_their_picture() -> None:
+    """Of one row of tiles, whose picture is lower than the name of its axis; of a time axis with a tick at its end."""
+    asked = tilewright.plan(1, 128, 64, layout="rc", gpu="h200")
+    for picture in (
+        tiles_svg(tiles_of(asked.pick, asked.problem, SMS, most=MOST_CELLS), ""),
+        times_svg(asked.ranked[:5], "sustained"),
+    ):
+        root = ET.fromstring(picture)
+        _, _, width, height = (float(each) for each in root.attrib["viewBox"].split())
+        for element in root.iter(f"{SVG}text"):
+            assert element.text
+            long = 6.7 * len(element.text)
+            x, y = float(element.attrib["x"]), float(element.attrib["y"])
+            at, room = (y, height) if "transform" in element.attrib else (x, width)  # turned, it reaches up and down
+            first = at - {"start": 0, "middle": 0.5, "end": 1}[element.attrib["text-anchor"]] * long
+            assert first >= -0.1, element.text
+            assert first + long <= room + 0.1, element.text
+
+
 def test_a_budget_that_is_exceeded_says_by_how_much() -> None:
     rejected = planning().rejected[0]  # 256x256x64 in 4 stages
     shared, registers = shared_budget(rejected), register_budget(rejected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -117,8 +118,22 @@ def test_the_constants_in_the_prose_are_those_of_the_code() -> None:
     assert f"{supply.together([np.ones(1)] * 2)[0]:.2f} times where two take as long" in page
     assert f"it is the eighth, {supply.under_ring(np.ones(1), np.ones(1))[0]:.2f} times" in page
     assert f"for up to {MmaPlan.most_tokens} rows" in page
+    assert f"the probe has 1.0 for none and {_same_lines_by_the_probe():.2f} for all" in page
+    assert f"`AS_ALONE`, {supply.AS_ALONE:g} times L2's rate" in page
     assert (len(simt.TILES), "rung 4 in four tiles" in page) == (4, True)
     assert (supply.MULTICAST_TRANSPORT, "another block costs half of what one from L2 does" in page) == (0.5, True)
+
+
+def _same_lines_by_the_probe() -> float:
+    """By the last readings of 16 MiB, the rate of lines that all SMs ask for over that of lines of their own."""
+    rates = {}
+    for line in (PAGE.parent.parent / "results/calibration_h200.jsonl").read_text("utf-8").splitlines():
+        reading = json.loads(line)
+        if reading["microbenchmark"] == "l2_read" and reading["conditions"]["working_set_bytes"] == 2**24:
+            where = reading["conditions"]
+            if (where["sms"], where["cluster"]) == (132, 1):
+                rates[where["pattern"]] = reading["values"]["bytes_per_clk_per_sm"]
+    return float(rates["together"] / rates["swept"])
 
 
 def test_the_commands_of_plan_name_a_gpu() -> None:

@@ -23,6 +23,7 @@ from tilewright.planner.planning import Planning
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.rank import TIE, ranking
 from tilewright.planner.raster import Ints, Order, columns_of
+from tilewright.planner.supply import askew
 from tilewright.planner.terms import TERMS
 from tilewright.problem import Problem
 
@@ -104,6 +105,35 @@ def test_more_of_k_never_takes_less_time(m: int, n: int, k: int) -> None:
     assert best[0] < best[1]
 
 
+def test_a_half_tail_multiplies_half_a_tile_in_the_last_wave() -> None:
+    """66 tiles of 256x128 leave half of 132 SMs empty: cut in two they take all, for half as long."""
+    ranked = tilewright.plan(256 * 66, 128, 4096, layout="rc", gpu="h200").ranked
+    tensor: dict[str, float] = {}
+    for each in ranked:
+        if (each.family, each.tile[:2], each.cluster) == (
+            "wgmma",
+            (256, 128),
+            (1, 1),
+        ) and each.schedule == "cooperative":
+            assert each.predicted_us is not None
+            clocks = each.terms_us["tensor"] / each.terms_us["issue"]  # at whatever clock: both are counted in clocks
+            tensor.setdefault(each.tail, clocks)
+    assert tensor["half"] == pytest.approx(tensor["whole"] / 2)
+
+
+def test_rows_that_begin_within_a_sector_are_loaded_as_two_lines() -> None:
+    """What a lone block loads of an operand whose lines lie 16 bytes amid a sector counts twice, and of no other."""
+    plain = Problem(4096, 4096, 4096, "bf16", b_layout="column")
+    assert askew(plain) == (1, 1)
+    assert askew(plain.changed(lda=4104)) == (2, 1)  # 8,208 B a line, 16 amid a sector
+    assert askew(plain.changed(lda=4112, ldb=4104)) == (1, 2)  # 8,224 B: with a sector, though not with a line
+    times = [
+        of_tile(tilewright.plan(4096, 4096, 4096, layout="rc", gpu="h200", lda=lda, ldb=lda), 128, 256).terms_us["l2"]
+        for lda in (4112, 4104)
+    ]
+    assert times[1] == pytest.approx(2 * times[0], rel=0.05)
+
+
 def test_writes_delay_the_wgmmas_by_a_share_of_their_time() -> None:
     """A K block of 128x256 writes 48 KB, 384 clocks at 128 bytes each, beside 8 instructions of m64n256k16."""
     calm = replace(shipped("h200"), port_contention=0.0, residuals=())
@@ -158,6 +188,16 @@ def test_the_clock_is_where_power_meets_the_limit() -> None:
     assert power == pytest.approx(c.power_limit_w, rel=1e-3)
     assert found[1] == most, "far from the limit it runs as fast as it can"
     assert found[2] < 0.4e9, "far above it, as slowly"
+
+
+def test_below_the_clock_of_the_energies_an_operation_costs_no_less() -> None:
+    c = shipped("h200")
+    assert c.energy_clock_mhz > 600
+    clocks, most = 1.3e6, c.burst_clock_mhz * 1e6
+    room = (c.power_limit_w - c.idle_power_w) * clocks / 600e6  # J that leave 600 MHz, grown by nothing
+    energy = Energy(np.array([room]), np.array([0.0]))
+    found = sustained_clock_hz(energy, np.array([clocks / most]), lambda chosen: lambda hertz: clocks / hertz, most, c)
+    assert found[0] == pytest.approx(600e6, abs=1e6)
 
 
 def test_a_higher_limit_gives_more_clock_and_a_cool_card_has_none() -> None:

@@ -324,6 +324,15 @@ def test_two_blocks_an_sm_are_two_places_of_a_cluster_on_the_same_sms() -> None:
         )
 
 
+@pytest.mark.parametrize(("k", "family"), [(64, "swapab"), (256, "swapab"), (512, "swapab"), (64, "decode_mma")])
+def test_no_more_is_in_flight_than_there_is_of_k(k: int, family: str) -> None:
+    """A ring of 25 stages has one K block of 64 to load where K is 64."""
+    planning = tilewright.plan(8, 1024, k, layout="rc", gpu="h200")
+    each = next(each for each in planning.ranked if each.family == family)
+    said = next(each for each in of_family(each, planning.problem, H200) if each.name == "bytes in flight")
+    assert 0 < said.value <= 1024 * k * 2
+
+
 def parts_said(m: int, n: int, k: int) -> str:
     planning = tilewright.plan(m, n, k, gpu="h200")
     first = next(each for each in planning.ranked if each.family == "streamk")

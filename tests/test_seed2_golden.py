@@ -184,6 +184,7 @@ def test_the_accumulator_of_128x256() -> None:
     # In ping-pong each warpgroup holds a whole tile: all of the file, and a thread more than it can have.
     pingpong = constraints.accumulators(128, 256, 2, "pingpong", H100)
     assert (pingpong.ok, pingpong.value) == (False, 256)
+    assert pingpong.sentence.endswith("its 65,536 values are 256 KB of the 256 KB of an SM's registers")  # of two tiles
     assert constraints.accumulators(128, 192, 2, "pingpong", H100).value == 192
 
 

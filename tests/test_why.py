@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -122,9 +123,70 @@ def test_what_two_kernels_take_before_they_begin_is_each_kernel_s() -> None:
     compared = why(find(asked, "swapab 1x1"), find(asked, "splitk 1x1"))
     launch = next(term for term in compared.terms if term.name == "launch")
     assert launch.a_us != launch.b_us
-    assert launch.source == "A: no clusters, swapab; B: no clusters, splitk"
+    start = "no clusters, and the kernel's own start"
+    assert launch.source == f"A: {start}, swapab; B: {start}, splitk"
     one = next(term for term in why(asked.pick, asked.pick).terms if term.name == "launch")
-    assert one.source == "no clusters"
+    assert one.source == start
+
+
+_FEW, _WAVES = (16, 8192, 8192), (640, 7168, 7168)
+_SUMS = "written, waited for and added up"
+_START, _END = ", and the kernel's own start", ", and the kernel's own end"
+
+
+@pytest.mark.parametrize(
+    ("shape", "families", "term", "of_a", "of_b"),
+    [
+        (_WAVES, ("wgmma", "splitk"), "epilogue", "", f", and partial sums of 2 parts of K: {_SUMS}{_END}"),
+        (_WAVES, ("wgmma", "splitk"), "first_load", ", and 2.8 us to begin and end", ""),
+        (_WAVES, ("wgmma", "splitk"), "l2", "", ", which blocks of a part ask for together"),
+        (_WAVES, ("wgmma", "splitk"), "issue", "", ", the steps of the ring among them"),
+        (_WAVES, ("streamk", "splitk"), "hbm", "; blocks at different K of shared tiles read lines again", ""),
+        (_FEW, ("swapab", "streamk"), "epilogue", _END, f", and partial sums of shared tiles: {_SUMS}"),
+        (_FEW, ("swapab", "mma_sync"), "launch", _START, ""),
+    ],
+)  # fmt: skip
+def test_what_kernels_of_two_families_differ_in_is_what_their_models_put_there(
+    shape: tuple[int, int, int], families: tuple[str, str], term: str, of_a: str, of_b: str
+) -> None:
+    asked = tilewright.plan(*shape, layout="rc" if shape == _FEW else "rr", gpu="h200")
+    a, b = (find(asked, family) for family in families)
+    found = next(each for each in why(a, b).terms if each.name == term)
+    assert found.a_us != found.b_us
+    for each, said, more in ((a, found.a_from, of_a), (b, found.b_from, of_b)):
+        generic = said.removesuffix(f", {each.family}")
+        assert generic.endswith(more)
+        shared = re.sub(r", \d+ stages$", "", generic.removesuffix(more))  # what holds of any tile
+        assert not {",", ";"} & set(shared)
+
+
+def test_a_swapped_kernel_waits_for_a_latency_and_no_stage() -> None:
+    asked = tilewright.plan(*_FEW, layout="rc", gpu="h200")
+    first = next(
+        term for term in why(find(asked, "swapab"), find(asked, "mma_sync")).terms if term.name == "first_load"
+    )
+    assert first.a_from == "a latency of HBM"
+    assert first.b_from.startswith("a stage of ")
+
+
+def test_what_a_dependent_launch_hides_is_under_the_kernel_before() -> None:
+    asked = tilewright.plan(16, 8192, 8192, layout="rc", gpu="h200", pdl=True)
+    terms = {term.name: term for term in why(asked.pick, find(asked, "splitk pdl")).terms}
+    assert asked.pick.family == "swapab"
+    assert terms["launch"].a_us == 0
+    assert terms["launch"].a_from.endswith(", under the kernel before")
+    assert (terms["first_load"].a_us, terms["first_load"].a_from) == (0, "under the kernel before")
+    assert terms["first_load"].b_us > 0
+    assert terms["first_load"].b_from == "a latency of HBM"  # of A, which the kernel before writes
+
+
+def test_stream_k_with_nothing_to_share_adds_nothing_up() -> None:
+    """132 tiles of 128x256 in clusters of 2 fill a wave."""
+    asked = tilewright.plan(128 * 132, 256, 4096, layout="rr", gpu="h200")
+    whole = find(asked, "streamk 128x256 2x1")
+    epilogue = next(term for term in why(asked.pick, whole).terms if term.name == "epilogue")
+    assert whole.waves == 1
+    assert epilogue.b_from == "1 wave of tiles of 128x256"
 
 
 def test_one_tile_is_one() -> None:

@@ -1,7 +1,7 @@
 """The constants that the planner's model needs of a GPU, each from a named microbenchmark or publication.
 
 A calibration is a JSON file. ``shipped`` reads those that come with the package; ``tilewright calibrate --out FILE``
-measures one on the GPU that is present (``tilewright.calibrate``). No constant is fitted to the times of GEMMs.
+measures one on the GPU that is present (``tilewright.calibrate``). No measured one is fitted to the times of GEMMs.
 """
 
 from __future__ import annotations

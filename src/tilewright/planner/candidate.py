@@ -48,7 +48,7 @@ class Predicted:
     """Predicted times in microseconds.
 
     ``low`` to ``high`` is an assumption, not a statistic: where a measured time is guessed to lie 8 times in 10, by a
-    factor for each family, and not below what any kernel needs. No sweep has been held against it yet.
+    factor for each family, and not below what any kernel needs. docs/planner.md has how many do.
     """
 
     burst: float

@@ -22,6 +22,7 @@ from tilewright.planner.judgement import Finding
 from tilewright.planner.machine import Machine
 from tilewright.planner.planning import Clock
 from tilewright.planner.raster import Bools, Floats, Ints
+from tilewright.planner.supply import BEGIN_AND_END_US
 from tilewright.planner.terms import TERMS, Times
 from tilewright.problem import Problem
 
@@ -33,7 +34,7 @@ class Offer:
     ``make(index, terms_us, predicted)`` makes a candidate; the times have an entry for each. ``ties`` are rows of
     integers, one for each candidate: of candidates of the same time the one with the smallest row ranks first.
     ``useful`` is the share of a candidate's places, waves and tile elements with work of the problem. ``spread`` are
-    factors on a predicted time: the range in which 8 of 10 measured ones are assumed to lie, before a sweep says.
+    factors on a predicted time: the range in which 8 of 10 measured ones are assumed to lie.
     ``dependent`` says which are dependent launches, where the others are to stand back for the launch behind them.
     """
 
@@ -105,6 +106,13 @@ class Family(ABC):
     def unlisted(self, tile: tuple[int, int, int], problem: Problem) -> str | None:
         """Why a tile of ``kernels`` is no candidate, in a sentence; None of one that is."""
         return None
+
+    def source(self, term: str, candidate: Candidate, said: str) -> str:
+        """What makes a term of one of its candidates, in words; ``said`` is what holds of any tile.
+
+        Here of a kernel that ``terms`` prices; a family with another model says what its own puts in the term.
+        """
+        return f"{said}, and {BEGIN_AND_END_US:g} us to begin and end" if term == "first_load" else said
 
     @abstractmethod
     def refused(self, problem: Problem, machine: Machine, reason: str) -> Candidate:

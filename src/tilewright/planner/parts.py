@@ -5,6 +5,7 @@ A part is what ``persistent.py`` says of a whole tile, times its share of K; ``p
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from tilewright.planner.lazy import LazySequence
 from tilewright.planner.machine import Machine
 from tilewright.planner.persistent import columns, persistent_work, with_stages
 from tilewright.planner.raster import Bools, Floats, Ints, Order, columns_of
-from tilewright.planner.stream import Stream, StreamEstimate
+from tilewright.planner.stream import Stream, StreamEstimate, source
 from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST, SAME_LINES
 from tilewright.problem import Layout, Problem
 
@@ -186,6 +187,17 @@ class Parts(Family):
         """With slabs for the epilogue in what the stages leave."""
         assert isinstance(candidate.plan, PartsPlan)
         return with_stages(candidate.plan, stages)
+
+    def source(self, term: str, candidate: Candidate, said: str) -> str:
+        """What parts of K leave to add up, and that ``issue`` has the ring; a dependent launch waits for A alone."""
+        if term == "first_load" and candidate.plan is not None and candidate.plan.dependent:
+            return "a latency of HBM"
+        more = {"epilogue": self.adds(candidate), "issue": ", the steps of the ring among them"}
+        return source(term, candidate, said + more.get(term, ""), self.fixed_us)
+
+    @abstractmethod
+    def adds(self, candidate: Candidate) -> str:
+        """What its epilogue does with sums of parts of K, after a comma; nothing where there are none."""
 
     def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
         """How the work is cut, and the sums that leaves."""

@@ -29,7 +29,7 @@ SLAB_CLK = 40  # two barriers and a fence for each slab
 SLAB_WAIT_CLK = 195  # for a slab that is stored again before its store has been read
 ISSUE_CLK = 110  # of a K block: a wait, the loads, and the wgmmas of a stage
 # Before rung 11 threads store C from registers, 16 bytes of a row at a time: half of what a sector of L2 takes.
-STORE_BYTES_PER_CLK = 16
+STORE_BYTES_PER_CLK = 16  # of C, and of partial sums, by threads from their registers
 
 Columns = Mapping[str, Ints]
 _Ringed = TypeVar("_Ringed", TensorPlan, PartsPlan)

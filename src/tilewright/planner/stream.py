@@ -16,14 +16,14 @@ from functools import cached_property
 import numpy as np
 
 from tilewright.dtypes import FP32
-from tilewright.planner.candidate import INSIDE
+from tilewright.planner.candidate import INSIDE, Candidate
 from tilewright.planner.machine import Machine
 from tilewright.planner.power import Energy, sustained_clock_hz
 from tilewright.planner.raster import Bools, Floats, Ints
 from tilewright.planner.supply import APART, CROWDED, DRAW_BYTES_PER_S, RUN_BYTES, fourth, together, under_ring
 from tilewright.planner.terms import Times
 from tilewright.problem import Problem
-from tilewright.roofline import peak_tflops, roof_of
+from tilewright.roofline import held, peak_tflops, roof_of
 
 
 @dataclass(frozen=True)
@@ -236,3 +236,23 @@ class StreamEstimate:
         }
         total = terms["launch"] + terms["first_load"] + terms["main_loop"] + terms["epilogue"]
         return Times(self._floor_us, total * 1e6, hertz / 1e6, {name: value * 1e6 for name, value in terms.items()})
+
+
+def source(term: str, candidate: Candidate, said: str, fixed_us: float) -> str:
+    """What makes a term of a kernel of this model, where ``said`` is what makes it of any tile."""
+    dependent = candidate.plan is not None and candidate.plan.dependent
+    if term == "launch":
+        start = ", and the kernel's own start" if fixed_us else ""
+        return f"{said}, under the kernel before" if dependent else said + start
+    if term == "epilogue" and fixed_us:
+        return f"{said}, and the kernel's own end"
+    return said
+
+
+def latency_source(term: str, candidate: Candidate, said: str, fixed_us: float) -> str:
+    """The same of a kernel that reads the weights once and whose first load is a latency, its bytes in the loop."""
+    if term == "hbm":
+        return f"weights once, {candidate.stages} x {held(candidate.stage_bytes)} of K at a time"
+    if term == "first_load":
+        return "a latency of HBM" if candidate.terms_us[term] else "under the kernel before"
+    return source(term, candidate, said, fixed_us)

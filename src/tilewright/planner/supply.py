@@ -10,9 +10,10 @@ from tilewright.planner.raster import Floats
 from tilewright.problem import Problem
 
 AS_ALONE = 1.7
-"""How much faster than lines of its own an SM is given those that all SMs ask for at the same time: as if it were
-alone, by the probe of L2 (64.72 bytes a clock, and 64.72, beside 37.97). So it is where blocks start together and ask
-for the same until they end, as lone blocks of one wave do."""
+"""How much faster than lines of its own an SM is given those that all SMs ask for at the same time: about as if alone.
+The probe of L2 has 70.92 bytes a clock, and 70.93 alone, beside 37.97, which is 1.87; a kernel of one wave had 65
+(docs/notebook/2026-11-30-ranking.md). So it is where blocks start together and ask for the same until they end, as lone
+blocks of one wave do."""
 DRAW_BYTES_PER_S = 85e9
 """What one SM draws from HBM, from a study of kernels on an H200 that read weights through a TMA ring with 32 to 176 KB
 in flight an SM: 64 SMs with a tile each do not reach the bandwidth, 128 that share K do."""

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from tilewright.errors import UsageError
 from tilewright.planner.candidate import INSIDE, Candidate
+from tilewright.planner.family import family_of
 from tilewright.planner.planning import Clock, Planning
 from tilewright.planner.rank import TIE
 from tilewright.planner.reading import build, choice, each_of, flag, read_fields, real, record, text
@@ -178,12 +179,16 @@ def _adding(candidate: Candidate) -> list[float]:
 
 
 def _term(name: str, a: Candidate, b: Candidate) -> Term:
-    source = _SOURCES.get(name, _family)
     own, others = (each.terms_us.get(name, 0.0) for each in (a, b))
-    a_from, b_from = source(a), source(b)
+    a_from, b_from = (_source(name, each) for each in (a, b))
     if a_from == b_from and a.family != b.family and own != others:  # then it is the kernel that makes the difference
         a_from, b_from = (f"{said}, {each.family}" for said, each in ((a_from, a), (b_from, b)))
     return Term(name, own, others, name not in INSIDE, a_from, b_from)
+
+
+def _source(name: str, candidate: Candidate) -> str:
+    said, family = _SOURCES.get(name, _family)(candidate), family_of(candidate)
+    return said if family is None else family.source(name, candidate, said)
 
 
 def _family(candidate: Candidate) -> str:
@@ -213,12 +218,6 @@ def _traffic(candidate: Candidate) -> str:
     return f"{amount(candidate.operand_traffic_bytes_multicast)} of operands{saved}"
 
 
-def _order(candidate: Candidate) -> str:
-    if not candidate.swap_ab and candidate.schedule not in ("gemv", "mma"):
-        return f"super-rows of {candidate.raster}"
-    return f"weights once, {candidate.stages} x {held(candidate.stage_bytes)} of K at a time"
-
-
 def _epilogue(candidate: Candidate) -> str:
     bm, bn, _ = candidate.tile
     hidden = ", behind another tile's K loop" if candidate.schedule == "pingpong" else ""
@@ -232,7 +231,7 @@ _SOURCES: dict[str, Callable[[Candidate], str]] = {
     "tensor": _waves,
     "shared_port": lambda candidate: f"tiles of {candidate.tile[0]}x{candidate.tile[1]}",
     "l2": _traffic,
-    "hbm": _order,
+    "hbm": lambda candidate: f"super-rows of {candidate.raster}",
     "issue": lambda candidate: f"K steps of {candidate.tile[2]}, {candidate.stages} stages",
     "main_loop": _binds,
     "epilogue": _epilogue,

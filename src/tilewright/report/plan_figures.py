@@ -205,8 +205,10 @@ def register_budget(candidate: Candidate) -> Budget:
     """
     accumulators = candidate.accumulator_registers_per_thread
     if candidate.register_split is None:
-        threads = candidate.plan.threads if candidate.plan is not None else THREADS * max(candidate.consumers, 1)
-        known = (Part("accumulators", accumulators * threads),)
+        threads = THREADS * max(candidate.consumers, 1)
+        if candidate.plan is not None and not candidate.swap_ab:  # swap-AB's last two warps load and hold none
+            threads = candidate.plan.threads
+        known = (Part("accumulators of a block", accumulators * threads),)
         return Budget("registers of an SM", "", REGISTER_FILE, known, rest="their threads' other values, and free")
     loading, multiplying = candidate.register_split
     threads = THREADS * candidate.consumers

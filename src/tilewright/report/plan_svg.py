@@ -17,6 +17,7 @@ from tilewright.report.svg import FONT, LETTER, WIDTH, Drawing
 
 MOST_CELLS = (64, 96)  # down and across
 LEFT, TOP = 46, 34
+_UPRIGHT = 88  # what "M, tiles down" takes from top to bottom
 QUIET = "rgba(128,128,128,0.28)"
 _MOST_HEIGHT = 300
 _NUMBERED = 700  # of the picture that a wave must cover to get its number written into it
@@ -36,9 +37,11 @@ def tiles_svg(tiles: TileMap, label: str) -> str:
     drawing.say(LEFT, TOP - 6, "1")
     drawing.say(LEFT + columns * width, TOP - 6, f"{tiles.across:,}", anchor="end")
     drawing.say(LEFT - 6, TOP + FONT, "1", anchor="end")
-    drawing.say(LEFT - 6, TOP + max(rows * height, 2 * FONT), f"{tiles.down:,}", anchor="end")
-    middle = TOP + rows * height / 2
+    if tiles.down > 1:
+        drawing.say(LEFT - 6, TOP + max(rows * height, 2 * FONT), f"{tiles.down:,}", anchor="end")
+    middle = TOP + max(rows * height / 2, _UPRIGHT / 2 - TOP)
     drawing.say(12, middle, "M, tiles down", anchor="middle", transform=f"rotate(-90 12 {middle:.0f})")
+    drawing.height = max(drawing.height, middle + _UPRIGHT / 2)
     drawing.box(LEFT, TOP, columns * width, rows * height, QUIET)
     counts = tiles.tiles_of_cells
     for wave in np.unique(tiles.cells):
@@ -198,6 +201,6 @@ def _axis(drawing: Drawing, y: float, longest: float, scale: float) -> None:
     for tick in range(int(longest / step) + 1):
         x = tick * step * scale
         drawing.box(x, y, 0.8, 4, "currentColor")
-        drawing.say(
-            x, y + 16, f"{tick * step:,.6g}" + (" us" if tick == 0 else ""), anchor="start" if tick == 0 else "middle"
-        )
+        said = f"{tick * step:,.6g}" + (" us" if tick == 0 else "")
+        within = min(x, WIDTH - 2 - LETTER * len(said) / 2)
+        drawing.say(within, y + 16, said, anchor="start" if tick == 0 else "middle")

@@ -25,7 +25,7 @@ from tilewright.planner.judgement import Finding
 from tilewright.planner.lazy import LazySequence, chained
 from tilewright.planner.machine import Machine
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
-from tilewright.planner.stream import Stream, StreamEstimate
+from tilewright.planner.stream import Stream, StreamEstimate, latency_source
 from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST
 from tilewright.problem import Layout, Problem
 
@@ -139,6 +139,10 @@ class Decode(Family):
         assert isinstance(plan, DecodePlan)
         return self._offered(_table([plan]), problem, machine, np.array([plan.dependent_launch]))
 
+    def source(self, term: str, candidate: Candidate, said: str) -> str:
+        """A latency before the loop, and what is beside both in launch and epilogue."""
+        return latency_source(term, candidate, said, self.fixed_us)
+
     def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
         """Tokens, registers, what is in flight, and how often tokens are read."""
         plan = candidate.plan
@@ -152,7 +156,8 @@ class Decode(Family):
         blocks = plan.grid(problem)[0]
         resident = min(plan.blocks_per_sm, -(-blocks // machine.sms))
         turnaround = float(self.turnaround_us(_table([plan]).columns, problem, machine)[0])
-        yield limits.in_flight(resident, plan.in_flight, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s)
+        moving = min(plan.in_flight, min(plan.bn, problem.n) * problem.k * plan.dtype.itemsize)
+        yield limits.in_flight(resident, moving, blocks, machine.sms, turnaround, c.hbm_read_bytes_per_s)
         yield limits.tokens_read(problem, plan.bm, plan.bn // plan.wr, "a warp")
         if plan.wk > 1:
             yield limits.k_shares(problem.k, plan.bk, plan.wk, "warps")

@@ -55,6 +55,21 @@ class SplitK(Parts):
         """One of each tile and cluster, along K too."""
         return _bases(dtype, a, b)
 
+    def adds(self, candidate: Candidate) -> str:
+        """The partial sums of each tile, and those that a cluster along K keeps in shared memory."""
+        along_k = getattr(candidate.plan, "cluster_k", 1)
+        cluster = f", added up over {along_k} blocks of a cluster" if along_k > 1 else ""
+        if candidate.split == 1:
+            return cluster
+        return f"{cluster}, and partial sums of {candidate.split} parts of K: written, waited for and added up"
+
+    def source(self, term: str, candidate: Candidate, said: str) -> str:
+        """Also that lone blocks of a part ask for the same lines at the same time, which L2 gives them faster."""
+        lone = candidate.cluster == (1, 1) and candidate.plan is not None and not candidate.plan.dependent
+        together = term == "l2" and lone and getattr(candidate.plan, "cluster_k", 1) == 1
+        told = super().source(term, candidate, said)
+        return f"{told}, which blocks of a part ask for together" if together else told
+
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """The plans that leave a part its ``LEAST_BLOCKS`` K blocks; the fewest parts of each tile in any case.
 

@@ -9,6 +9,7 @@ from tilewright.plan_parts import PartsPlan
 from tilewright.plan_streamk import StreamKPlan, parts_of
 from tilewright.plan_tensor import SWIZZLE_ROW
 from tilewright.planner import partial_sums
+from tilewright.planner.candidate import Candidate
 from tilewright.planner.family import Offer, register
 from tilewright.planner.machine import Machine
 from tilewright.planner.parts import LISTED, PASSED_OVER, Cut, Cutting, Parts
@@ -34,6 +35,16 @@ class StreamK(Parts):
     turnaround = 2.0  # fitted to the sweep, as the next
     walk_us = 2.9  # a block stores the end of one tile before it begins another
 
+    def adds(self, candidate: Candidate) -> str:
+        """The partial sums of the tiles whose K is shared."""
+        return ", and partial sums of shared tiles: written, waited for and added up" if _shares(candidate) else ""
+
+    def source(self, term: str, candidate: Candidate, said: str) -> str:
+        """Also that blocks at different K read lines again that whole tiles before them have left to L2."""
+        again = term == "hbm" and candidate.waves > 1 and _shares(candidate)
+        told = super().source(term, candidate, said)
+        return f"{told}; blocks at different K of shared tiles read lines again" if again else told
+
     def offer(self, problem: Problem, machine: Machine) -> Offer:
         """Both ways to cut each tile and cluster, the second where there is a full wave.
 
@@ -56,6 +67,13 @@ class StreamK(Parts):
         """An offer of one plan, as it is."""
         assert isinstance(plan, StreamKPlan)
         return self.one(plan, _cut(np.array([plan.two_tiles]), problem), problem, machine)
+
+
+def _shares(candidate: Candidate) -> bool:
+    """Whether its tiles do not fill their waves, so that some are shared."""
+    plan = candidate.plan
+    assert isinstance(plan, StreamKPlan)
+    return candidate.wave_efficiency < 1 or -(-candidate.tiles // plan.cluster) % (plan.blocks // plan.cluster) > 0
 
 
 def _cut(two_tiles: Bools, problem: Problem) -> Cutting:

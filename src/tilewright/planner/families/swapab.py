@@ -26,7 +26,7 @@ from tilewright.planner.lazy import LazySequence, chained
 from tilewright.planner.machine import Machine
 from tilewright.planner.persistent import ISSUE_CLK, PROLOGUE_CLK
 from tilewright.planner.raster import Bools, Floats, Ints, columns_of
-from tilewright.planner.stream import Stream, StreamEstimate
+from tilewright.planner.stream import Stream, StreamEstimate, latency_source
 from tilewright.planner.supply import AS_ALONE, BEFORE_FIRST, DRIFT, FILL, SAME_LINES, askew
 from tilewright.problem import Layout, Problem
 
@@ -191,6 +191,11 @@ class SwapAb(Family):
             "which are never slower: they leave more room and multiply less"
         )
 
+    def source(self, term: str, candidate: Candidate, said: str) -> str:
+        """A latency before the loop, and after it what a cluster adds up."""
+        adds = f", added up over {candidate.split} blocks" if term == "epilogue" and candidate.split > 1 else ""
+        return latency_source(term, candidate, said + adds, FIXED_US)
+
     def findings(self, candidate: Candidate, problem: Problem, machine: Machine) -> Iterator[Finding]:
         """The ring, what is in flight, the SMs that have work, tokens and how often they are read."""
         plan = candidate.plan
@@ -204,9 +209,9 @@ class SwapAb(Family):
         turnaround = float(self._turnaround_us(np.array(plan.stage_bytes), machine))
         reached = places * plan.cluster_k  # SMs, of which clusters leave some empty
         resident = min(per_sm, -(-blocks // reached))
-        yield limits.in_flight(
-            resident, (plan.stages - 1) * weights, blocks, reached, turnaround, c.hbm_read_bytes_per_s
-        )
+        deep = min(problem.k, -(-problem.k // (plan.bk * plan.cluster_k)) * plan.bk)  # of K, what a block has
+        moving = min((plan.stages - 1) * weights, min(plan.bn, problem.n) * deep * plan.dtype.itemsize)
+        yield limits.in_flight(resident, moving, blocks, reached, turnaround, c.hbm_read_bytes_per_s)
         yield limits.reach(plan.cluster_k, places, machine.sms, candidate.tiles, per_sm)
         yield limits.tokens_read(problem, plan.bm, plan.bn, "a tile")
         if plan.cluster_k > 1:
