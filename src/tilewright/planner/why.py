@@ -207,10 +207,12 @@ def _cluster(candidate: Candidate) -> str:
     return f"clusters of {blocks * along_k}{f', {along_k} along K' if along_k > 1 else ''}"
 
 
-def _waves(candidate: Candidate) -> str:
+def waves_said(candidate: Candidate) -> str:
+    """The tiles of a candidate, its waves, and how much of the places they use."""
     waves = f"{candidate.waves:,} wave{'s' if candidate.waves != 1 else ''}"
     tiles = f"{candidate.tiles:,} tile{'s' if candidate.tiles != 1 else ''}"
-    return f"{tiles} in {waves}, {candidate.wave_efficiency:.1%} of the places busy"
+    cut = " (halves in a last one at most half full)" if candidate.tail == "half" else ""
+    return f"{tiles} in {waves}{cut}, {candidate.wave_efficiency:.1%} of the places busy"
 
 
 def _traffic(candidate: Candidate) -> str:
@@ -228,7 +230,7 @@ _NOT_TERMS = "what is not in these terms"
 _SOURCES: dict[str, Callable[[Candidate], str]] = {
     "launch": _cluster,
     "first_load": lambda candidate: f"a stage of {held(candidate.stage_bytes)}",
-    "tensor": _waves,
+    "tensor": waves_said,
     "shared_port": lambda candidate: f"tiles of {candidate.tile[0]}x{candidate.tile[1]}",
     "l2": _traffic,
     "hbm": lambda candidate: f"super-rows of {candidate.raster}",

@@ -9,7 +9,7 @@ from tilewright.gpu import get_gpu
 from tilewright.planner.candidate import INSIDE, Candidate
 from tilewright.planner.judgement import Finding, Judgement
 from tilewright.planner.planning import Clock, Planning, Regime
-from tilewright.planner.why import time_us, words
+from tilewright.planner.why import time_us, waves_said, words
 from tilewright.problem import Problem
 from tilewright.roofline import amount, held
 
@@ -124,14 +124,7 @@ def time_goes(candidate: Candidate) -> str:
 def facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
     """What is exact about a candidate, by name."""
     yield "operands", f"{candidate.intensity_flop_per_byte:.4g} FLOP/B, {_traffic(candidate)}"
-    yield (
-        "waves",
-        (
-            f"{candidate.tiles:,} tile{'s' * (candidate.tiles != 1)} in {candidate.waves:,} "
-            f"wave{'s' * (candidate.waves != 1)}, "
-            f"{candidate.wave_efficiency:.1%} of the places busy; super-rows of {candidate.raster}"
-        ),
-    )
+    yield "waves", f"{waves_said(candidate)}; super-rows of {candidate.raster}"
     staged = candidate.plan is None or "stages" in candidate.plan.shared_parts
     some = f"{candidate.stages} batch{'es' if candidate.stages != 1 else ''} of loads in registers"
     if staged:
