@@ -69,7 +69,9 @@ def test_the_pick_comes_with_its_reasons_and_times() -> None:
     assert re.search(r"launch [\d.]+ \+ first load [\d.]+ \+ main loop [\d.,]+ \+ epilogue [\d.]+ us", text)
     assert f"= {asked.pick.accumulator_registers_per_thread} registers a thread, of at most 255" in text
     assert f"L2 delivers {asked.pick.operand_traffic_bytes_multicast / 1e9:.4g} GB / " in text
-    assert f"{asked.pick.tiles:,} tiles in {asked.pick.waves} waves, {asked.pick.wave_efficiency:.1%}" in text
+    assert asked.pick.tail == "half"
+    halves = "(halves in a last one at most half full)"
+    assert f"{asked.pick.tiles:,} tiles in {asked.pick.waves} waves {halves}, {asked.pick.wave_efficiency:.1%}" in text
     assert f"{len(asked.ranked):,} candidates, {len(asked.rejected):,} rejected" in done.stderr
 
 
